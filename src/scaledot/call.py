@@ -1,0 +1,262 @@
+"""From a caller's arguments to a plan and a problem, and from there to results."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+
+from scaledot import arrays, blockwise, checks, planning, textbook
+from scaledot.planning import Kind, Plan, Signature
+from scaledot.problem import Problem
+from scaledot.request import Request, Results
+from scaledot.results import Array
+
+ENGINES = {"textbook": textbook.run, "blockwise": blockwise.run}
+POSITIONS = ("query_offset", "key_lengths", "query_lengths")
+
+
+class How(TypedDict, total=False):
+    """The keywords that all functions share; `scaledot.attention` explains them."""
+
+    mask: Array
+    bias: Array
+    causal: bool
+    query_offset: Any
+    window: tuple[int | None, int | None] | None
+    key_lengths: Any
+    query_lengths: Any
+    scale: float | None
+    softcap: float | None
+    sinks: Array
+    engine: str | None
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, checked and planned."""
+
+    xp: Any
+    plan: Plan
+    problem: Problem
+    given: dict[str, Array]
+    """The caller's arrays by name, as arrays of their library."""
+
+    def run(
+        self, request: Request, *, dtype: str | None = None, out: Mapping[str, Array] | None = None
+    ) -> dict[str, Any]:
+        """Return the results asked for, by name; the output and weights in a type, or in `out`."""
+        return self._run(self.problem, request, dtype or self.plan.dtype, out or {})
+
+    def weights_of(self, rows: np.ndarray) -> Array:
+        """Return the weights of some query rows, in the type of the sums."""
+        request = Request(output=False, weights=True)
+        problem = self.problem.of_rows(rows)
+        return self._run(problem, request, self.plan.sum_dtype, {})["weights"]
+
+    def _run(
+        self, problem: Problem, request: Request, dtype: str, out: Mapping[str, Array]
+    ) -> dict[str, Any]:
+        with np.errstate(all="ignore"):  # -inf - -inf and the like have a meaning here
+            results = Results(problem, request, self.dtype(dtype), out)
+            ENGINES[self.plan.engine](problem, request, results, self.plan.blocks)
+            return results.whole()
+
+    def dtype(self, name: str) -> Any:
+        """Return the library's type of a name."""
+        return arrays.dtype_of(self.xp, name, tuple(self.given.values()))
+
+    def out(self, name: str, out: Array | None, *tail: int) -> dict[str, Array]:
+        """Return the place for a result, checked, under the name of the result."""
+        if out is None:
+            return {}
+        shape = self.plan.layout.shape(*tail)
+        arrays.check_out(self.xp, "out", out, shape, self.plan.dtype, self.given)
+        return {name: out}
+
+    def spread(self, x: Array, n_tail: int) -> Array:
+        """Return a canonical view of an array in a result's shape."""
+        return self.plan.layout.spread(self.xp, x, n_tail)
+
+    def incoming(self, grads: Mapping[str, Array | None]) -> dict[str, Array | None]:
+        """Return incoming gradients, checked, canonical and in the type of the sums."""
+        xp, given = arrays.adopt(grads)
+        if xp is not self.xp and not all(isinstance(x, int | float | list) for x in grads.values()):
+            name = next(iter(given))
+            checks.two_libraries("query", arrays.library(self.xp), name, arrays.library(xp))
+        n_queries = self.problem.query.shape[-2]
+        size = self.given["value"].shape[-1]
+        found: dict[str, Array | None] = dict.fromkeys(grads)
+        for name, x in given.items():
+            tail = (n_queries, size) if name == "grad_output" else (n_queries,)
+            shape = self.plan.layout.shape(*tail)
+            checks.gradient(name, tuple(x.shape), arrays.type_name(x), shape)
+            found[name] = self.spread(arrays.convert(xp, x, self.problem.dtype), len(tail))
+        return found
+
+    def as_arguments(self, totals: Mapping[str, Array]) -> dict[str, Array]:
+        """Return canonical gradients in the shapes and types of the arguments."""
+        layout, found = self.plan.layout, {}
+        for name, total in totals.items():
+            x = self.given[name]
+            kind = arrays.type_name(x)
+            if kind not in checks.FLOATS:
+                kind = self.plan.dtype
+            if name in ("key", "value"):
+                total = layout.restore_folded(self.xp, total)
+            total = layout.gather(self.xp, total, tuple(x.shape))
+            found[name] = arrays.convert(self.xp, total, self.dtype(kind))
+        return found
+
+
+def prepare(
+    query: Array,
+    key: Array,
+    value: Array | None,
+    how: Mapping[str, Any],
+    *,
+    positions: bool = False,
+) -> Call:
+    """Check a call and plan it; `positions`: more than its restrictions needs positions."""
+    checks.options(how)
+    named = {"query": query, "key": key, "value": value}
+    for name in ("mask", "bias", "sinks"):
+        if how.get(name) is not None:
+            named[name] = how[name]
+    for name in ("query", "key"):
+        if named[name] is None:
+            checks.not_an_array(name, None)
+    xp, given = arrays.adopt(named)
+    numbers = {name: _numbers(name, how[name]) for name in POSITIONS if how.get(name) is not None}
+    its = _signature(xp, given, numbers, how, positions)
+    plan = planning.plan(its)
+    return Call(xp, plan, _problem(xp, plan, given, numbers), given)
+
+
+def _signature(
+    xp: Any,
+    given: Mapping[str, Array],
+    numbers: Mapping[str, np.ndarray],
+    how: Mapping[str, Any],
+    positions: bool,
+) -> Signature:
+    """Return all that the plan depends on."""
+
+    def kind(name: str) -> Kind | None:
+        x = given.get(name)
+        return None if x is None else Kind(tuple(x.shape), arrays.type_name(x))
+
+    def number(name: str) -> Kind | None:
+        x = numbers.get(name)
+        return None if x is None else Kind(x.shape, arrays.type_name(x))
+
+    scale, softcap, engine, threads = (
+        how.get(n) for n in ("scale", "softcap", "engine", "threads")
+    )
+    query, key = kind("query"), kind("key")
+    assert query is not None
+    assert key is not None
+    return Signature(
+        library=arrays.library(xp),
+        default_float=arrays.default_float(xp),
+        query=query,
+        key=key,
+        value=kind("value"),
+        mask=kind("mask"),
+        bias=kind("bias"),
+        sinks=kind("sinks"),
+        query_offset=number("query_offset"),
+        key_lengths=number("key_lengths"),
+        query_lengths=number("query_lengths"),
+        causal=checks.flag("causal", how.get("causal", False)),
+        window=checks.window(how.get("window")),
+        scale=None if scale is None else checks.real("scale", scale),
+        softcap=checks.softcap(softcap),
+        engine=None if engine is None else checks.choice("engine", engine, planning.ENGINES),
+        threads=None if threads is None else checks.integer("threads", threads, least=1),
+        positions=positions,
+    )
+
+
+def _numbers(name: str, x: Any) -> np.ndarray:
+    """Return lengths or offsets of any library as a NumPy array, of whatever type they are."""
+    if type(x) is int:
+        return np.asarray(x)
+    _, adopted = arrays.adopt({name: x})
+    return arrays.on_host(adopted[name])
+
+
+def _problem(
+    xp: Any, plan: Plan, given: Mapping[str, Array], numbers: Mapping[str, np.ndarray]
+) -> Problem:
+    """Return the canonical problem of a call."""
+    layout, dtype = plan.layout, getattr(xp, plan.sum_dtype)
+    n_queries, n_keys = plan.query.shape[-2], plan.key.shape[-2]
+    value, mask, bias, sinks = (given.get(name) for name in ("value", "mask", "bias", "sinks"))
+    if sinks is not None:
+        sinks = layout.spread(xp, arrays.clamp(xp, sinks, dtype), 0)[..., None]
+    offset, key_lengths, query_lengths = _positions(numbers, n_queries, n_keys)
+
+    def place(x: np.ndarray) -> Any:
+        return layout.spread(np, x[..., None], 0)[..., None]
+
+    return Problem(
+        xp=xp,
+        layout=layout,
+        dtype=dtype,
+        query=layout.spread(xp, given["query"]),
+        key=layout.spread_keys(xp, given["key"]),
+        value=None if value is None else layout.spread_keys(xp, value),
+        mask=None if mask is None else layout.spread(xp, mask),
+        bias=None if bias is None else layout.spread(xp, bias),
+        sinks=sinks,
+        rows=np.arange(n_queries),
+        query_offset=place(offset),
+        n_keys=place(key_lengths),
+        n_queries=place(query_lengths),
+        left=plan.left,
+        right=plan.right,
+        scale=plan.scale,
+        softcap=plan.softcap,
+    )
+
+
+def _positions(
+    numbers: Mapping[str, np.ndarray], n_queries: int, n_keys: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return query offset, key lengths and query lengths, refused where out of range."""
+    limit = checks.POSITION_LIMIT
+    for name, low, high, what in (
+        ("key_lengths", 0, n_keys, "the number of keys"),
+        ("query_lengths", 0, n_queries, "the number of queries"),
+        ("query_offset", -limit, limit, "in tokens"),
+    ):
+        x = numbers.get(name)
+        if x is not None and x.size:
+            checks.position_range(name, int(x.min()), int(x.max()), low, high, what)
+
+    def known(name: str, default: int) -> np.ndarray:
+        return np.asarray(numbers.get(name, default)).astype(np.int64)
+
+    key_lengths, query_lengths = known("key_lengths", n_keys), known("query_lengths", n_queries)
+    if "query_offset" in numbers:
+        offset = known("query_offset", 0)
+    elif "key_lengths" in numbers and "query_lengths" in numbers:
+        offset = key_lengths - query_lengths
+    else:
+        offset = np.asarray(n_keys - n_queries)
+    return offset, key_lengths, query_lengths
+
+
+def chosen_rows(rows: Sequence[int] | Array, n_queries: int) -> np.ndarray:
+    """Return row numbers as an int64 array; negative ones count from the end."""
+    found = _numbers("rows", list(rows) if isinstance(rows, range) else rows)
+    checks.row_numbers(found.shape, arrays.type_name(found))
+    found = found.astype(np.int64)
+    if found.size:
+        least, most = int(found.min()), int(found.max())
+        checks.position_range(
+            "rows", least, most, -n_queries, n_queries - 1, f"for {n_queries} queries"
+        )
+    return np.where(found < 0, found + n_queries, found)

@@ -1,0 +1,246 @@
+"""What a call will do, and why: decided from kinds, shapes, types and numbers, never from values.
+
+A plan is made once for each signature and cached; arrays travel beside it.
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from scaledot import arrays, checks, masks
+from scaledot.layout import Layout, Shape, layout
+from scaledot.request import Blocks
+
+WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+"""Bytes of a number."""
+ENGINES = ("textbook", "blockwise")
+TEXTBOOK_SCORES = 1024
+"""Up to so many scores the definition itself is the fastest, and needs no memory to speak of."""
+BLOCK_SCORES = 2**20
+"""Scores in flight: 4 MiB in float32, so that a block and its few copies stay near the caches."""
+BLOCK_ROWS = 512
+BLOCK_KEYS = 1024
+"""Rows and keys of a block: large enough that a library's matrix product runs at full speed."""
+
+
+class Kind(NamedTuple):
+    """All a plan knows of an array."""
+
+    shape: Shape
+    dtype: str
+
+
+class Signature(NamedTuple):
+    """All that a plan depends on."""
+
+    library: str
+    default_float: str
+    query: Kind
+    key: Kind
+    value: Kind | None
+    mask: Kind | None
+    bias: Kind | None
+    sinks: Kind | None
+    query_offset: Kind | None
+    key_lengths: Kind | None
+    query_lengths: Kind | None
+    causal: bool
+    window: tuple[int | None, int | None]
+    scale: float | None
+    softcap: float | None
+    engine: str | None
+    threads: int | None
+    positions: bool
+    """Whether more than the restrictions needs to know where the queries stand: `distance`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done, and why; ``print(plan)`` says it in words."""
+
+    engine: str
+    why: str
+    library: str
+    query: Kind
+    key: Kind
+    value: Kind | None
+    heads: int
+    key_heads: int
+    dtype: str
+    """Type of output and weights."""
+    sum_dtype: str
+    """Type of the sums, the log-sum-exp and every floating statistic."""
+    scale: float
+    softcap: float | None
+    restrictions: tuple[str, ...]
+    left: int
+    right: int
+    blocks: Blocks
+    threads: int
+    n_scores: int
+    result_bytes: int
+    """Bytes of the output."""
+    working_bytes: int
+    """Bytes in flight, about."""
+    layout: Layout = field(repr=False)
+
+    def __str__(self) -> str:
+        """Say what will be done, a line for each decision."""
+        kinds = [("query", self.query), ("key", self.key), ("value", self.value)]
+        shapes = "  ".join(f"{name} {kind.shape}" for name, kind in kinds if kind is not None)
+        groups = f", {self.heads // self.key_heads} to a key head" if self._is_grouped else ""
+        lines = [
+            ("engine", f"{self.engine}: {self.why}"),
+            ("arrays", f"{self.library}  {shapes}"),
+            ("heads", f"{self.heads}{groups}"),
+            ("types", f"sums in {self.sum_dtype}, output and weights in {self.dtype}"),
+            ("scale", f"{self.scale:.6g}"),
+            ("restrictions", ", ".join(self.restrictions) or "none"),
+            ("blocks", "{} heads × {} rows × {} keys".format(*self.blocks)),
+            ("scores", f"{self.n_scores:,}"),
+            ("memory", f"output {_bytes(self.result_bytes)}, working {_bytes(self.working_bytes)}"),
+            ("threads", f"{self.threads}, beside those of the library's own products"),
+        ]
+        return "\n".join(f"{name:<13}{text}" for name, text in lines)
+
+    @property
+    def _is_grouped(self) -> bool:
+        return bool(self.key_heads) and self.heads != self.key_heads
+
+
+def _bytes(n: int) -> str:
+    """Return a number of bytes in words."""
+    size, unit = float(n), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+
+
+def clear() -> None:
+    """Forget all plans: after changing a constant of this module."""
+    plan.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def plan(its: Signature) -> Plan:
+    """Return the plan of a call, or refuse what its signature shows to be wrong."""
+    shape = layout(its.query.shape, its.key.shape, its.value.shape if its.value else None)
+    _check_types(its)
+    n_queries, head_size = its.query.shape[-2:]
+    n_keys = its.key.shape[-2]
+    _check_broadcasts(its, shape, n_queries, n_keys)
+    _check_positions(its, n_queries, n_keys)
+    dtype = arrays.promote(
+        [
+            kind.dtype if kind.dtype in checks.FLOATS else its.default_float
+            for kind in (its.query, its.key, its.value)
+            if kind is not None
+        ]
+    )
+    sum_dtype = arrays.sum_type(dtype)
+    n_scores = math.prod(shape.sizes) * n_queries * n_keys
+    engine, why = _choose(its, n_scores)
+    blocks = _blocks(engine, shape, n_queries, n_keys)
+    left, right = masks.sides(its.window, its.causal)
+    value_size = its.value.shape[-1] if its.value else 0
+    return Plan(
+        engine=engine,
+        why=why,
+        library=its.library,
+        query=its.query,
+        key=its.key,
+        value=its.value,
+        heads=shape.heads,
+        key_heads=shape.groups,
+        dtype=dtype,
+        sum_dtype=sum_dtype,
+        scale=checks.scale(its.scale, head_size),
+        softcap=its.softcap,
+        restrictions=_restrictions(its),
+        left=left,
+        right=right,
+        blocks=blocks,
+        threads=1,
+        n_scores=n_scores,
+        result_bytes=math.prod(shape.sizes) * n_queries * value_size * WIDTH[dtype],
+        working_bytes=3 * WIDTH[sum_dtype] * math.prod(blocks),
+        layout=shape,
+    )
+
+
+def _check_positions(its: Signature, n_queries: int, n_keys: int) -> None:
+    """Refuse to guess where the queries stand."""
+    used = {
+        "causal": its.causal,
+        "window": its.window != (None, None),
+        "distance": its.positions,
+    }
+    uses = [name for name, is_used in used.items() if is_used]
+    one_sided = (its.key_lengths is None) != (its.query_lengths is None)
+    if uses and one_sided and its.query_offset is None:
+        checks.positions_known(uses, n_keys, n_queries)
+
+
+def _check_types(its: Signature) -> None:
+    """Refuse types that are not taken."""
+    for name in ("query", "key", "value"):
+        kind = getattr(its, name)
+        if kind is not None:
+            checks.number_type(name, kind.dtype)
+    if its.mask is not None:
+        checks.mask_type(its.mask.dtype)
+    if its.bias is not None:
+        checks.bias_type("bias", its.bias.dtype)
+    if its.sinks is not None:
+        checks.bias_type("sinks", its.sinks.dtype)
+
+
+def _check_broadcasts(its: Signature, shape: Layout, n_queries: int, n_keys: int) -> None:
+    """Refuse arrays beside query, key and value whose shapes do not fit."""
+    for name in ("mask", "bias"):
+        kind = getattr(its, name)
+        if kind is not None:
+            checks.broadcasts(name, kind.shape, shape.shape(n_queries, n_keys), "(..., H, T, S)")
+    if its.sinks is not None:
+        checks.broadcasts("sinks", its.sinks.shape, shape.shape(), "(..., H)")
+    for name in ("query_offset", "key_lengths", "query_lengths"):
+        kind = getattr(its, name)
+        if kind is not None:
+            checks.position_type(name, kind.shape, kind.dtype, shape.lead, shape.rank)
+
+
+def _choose(its: Signature, n_scores: int) -> tuple[str, str]:
+    """Return the engine and why."""
+    if its.engine is not None:
+        return its.engine, "asked for by name"
+    if n_scores <= TEXTBOOK_SCORES:
+        return "textbook", f"{n_scores:,} scores are at most {TEXTBOOK_SCORES:,}"
+    return "blockwise", f"more than {TEXTBOOK_SCORES:,} scores, in O(T + S) memory"
+
+
+def _blocks(engine: str, shape: Layout, n_queries: int, n_keys: int) -> Blocks:
+    """Return how much is taken at once."""
+    n_heads = math.prod(shape.sizes)
+    if engine == "textbook":
+        return Blocks(max(n_heads, 1), max(n_queries, 1), max(n_keys, 1))
+    rows = max(1, min(n_queries, BLOCK_ROWS))
+    # Few rows, as in decoding, leave room for longer blocks of keys.
+    keys = max(1, min(n_keys, BLOCK_KEYS * max(1, BLOCK_ROWS // (8 * rows))))
+    return Blocks(max(1, min(n_heads, BLOCK_SCORES // (rows * keys))), rows, keys)
+
+
+def _restrictions(its: Signature) -> tuple[str, ...]:
+    """Return what restricts or changes the scores, in words."""
+    words = [f"softcap {its.softcap}"] if its.softcap is not None else []
+    words += [name for name in ("bias", "mask") if getattr(its, name) is not None]
+    words += ["causal"] if its.causal else []
+    words += [f"window {its.window}"] if its.window != (None, None) else []
+    words += [
+        name.replace("_", " ")
+        for name in ("key_lengths", "query_lengths", "query_offset", "sinks")
+        if getattr(its, name) is not None
+    ]
+    return tuple(words)

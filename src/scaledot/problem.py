@@ -1,0 +1,204 @@
+"""One call in canonical form: what the engines work on, and where they put what they find."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from scaledot import arrays, masks
+from scaledot.layout import Layout, part_sizes
+from scaledot.results import Array
+from scaledot.scores import Scores, scores
+
+Index = tuple[slice, ...]
+WHOLE = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Canonical arrays (see `scaledot.layout`) and the numbers beside them."""
+
+    xp: Any
+    layout: Layout
+    dtype: Any
+    """The library's type of the sums, in which everything is computed."""
+    query: Array
+    """(*batch, *folded, T, D)."""
+    key: Array
+    """(*batch, S, D)."""
+    value: Array | None
+    """(*batch, S, E)."""
+    mask: Array | None
+    """(*batch, *folded, T, S), sizes of 1 where it broadcasts."""
+    bias: Array | None
+    """(*batch, *folded, T, S), sizes of 1 where it broadcasts; finite values fit `dtype`."""
+    sinks: Array | None
+    """(*batch, *folded, 1), in `dtype`."""
+    rows: np.ndarray
+    """(T,): the numbers of the query rows."""
+    query_offset: np.ndarray
+    """(*batch, *folded, 1), like the next two: int64, sizes of 1 where it broadcasts."""
+    n_keys: np.ndarray
+    n_queries: np.ndarray
+    left: int
+    """How many keys a row sees before its own position; `right`: behind it."""
+    right: int
+    scale: float
+    softcap: float | None
+
+    def parts(self, most: int) -> Iterator[tuple[Index, "Problem"]]:
+        """Yield parts of at most `most` heads, each with its place in (*batch, *folded)."""
+        sizes = self.layout.sizes
+        if 0 in sizes:
+            return
+        taken = part_sizes(sizes, most)
+        if taken == sizes:
+            yield (WHOLE,) * len(sizes), self
+            return
+        steps = (range(0, size, take) for size, take in zip(sizes, taken, strict=True))
+        for begins in product(*steps):
+            index = tuple(slice(a, a + n) for a, n in zip(begins, taken, strict=True))
+            yield index, self._part(index)
+
+    def _part(self, index: Index) -> "Problem":
+        """Return the problem of some heads."""
+        n_batch = self.key.ndim - 2
+
+        def cut(x: Any, front: Index) -> Any:
+            return None if x is None else x[(*within(front, x.shape), ...)]
+
+        return replace(
+            self,
+            query=cut(self.query, index),
+            key=cut(self.key, index[:n_batch]),
+            value=cut(self.value, index[:n_batch]),
+            **{
+                name: cut(getattr(self, name), index)
+                for name in ("mask", "bias", "sinks", "query_offset", "n_keys", "n_queries")
+            },
+        )
+
+    def of_rows(self, rows: np.ndarray) -> "Problem":
+        """Return the problem of some query rows, which keep their numbers and positions."""
+        xp = self.xp
+        chosen = xp.asarray(rows, device=arrays.device_of(xp, self.query))
+
+        def take(x: Array | None) -> Array | None:
+            if x is None or x.shape[-2] == 1:
+                return x
+            return xp.take(x, chosen, axis=x.ndim - 2)
+
+        query = xp.take(self.query, chosen, axis=self.query.ndim - 2)
+        return replace(
+            self, query=query, mask=take(self.mask), bias=take(self.bias), rows=self.rows[rows]
+        )
+
+    def row_blocks(self, n_rows: int) -> Iterator[slice]:
+        """Yield blocks of at most so many rows."""
+        for begin in range(0, len(self.rows), n_rows):
+            yield slice(begin, min(begin + n_rows, len(self.rows)))
+
+    def walk(self, rows: slice, n_keys: int) -> Iterator[tuple[slice, Scores]]:
+        """Yield the blocks of keys that some row sees, with their scores; an empty one if none."""
+        nothing = True
+        for keys, partial in masks.key_blocks(*self.intervals(rows), n_keys):
+            nothing = False
+            yield keys, self.scores(rows, keys, partial)
+        if nothing:
+            yield slice(0, 0), self.scores(rows, slice(0, 0))
+
+    def positions(self, rows: slice) -> Array:
+        """Return the positions of rows among the keys, (*batch, *folded, rows)."""
+        positions = self.rows[rows] + self.query_offset
+        return self.xp.asarray(positions, device=arrays.device_of(self.xp, self.query))
+
+    def intervals(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys that rows may see, half-open, each (*batch, *folded, rows)."""
+        return masks.visible_keys(
+            self.rows[rows], self.query_offset, self.left, self.right, self.n_keys, self.n_queries
+        )
+
+    def scores(self, rows: slice, keys: slice, partial: bool = True) -> Scores:
+        """Return the scores of a block; `partial`: not every row's interval holds all the keys."""
+        xp, dtype = self.xp, self.dtype
+        bias = _cut(self.bias, rows, keys)
+        return scores(
+            xp,
+            arrays.convert(xp, self.query[..., rows, :], dtype),
+            arrays.convert(xp, self.key[..., keys, :], dtype),
+            scale=self.scale,
+            softcap=self.softcap,
+            bias=None if bias is None else arrays.clamp(xp, bias, dtype),
+            visible=self._visible(rows, keys, partial),
+        )
+
+    def _visible(self, rows: slice, keys: slice, partial: bool) -> Array | None:
+        """Return which keys of a block the rows may see, or None for all."""
+        allowed = _cut(self.mask, rows, keys)
+        if not partial:
+            return allowed
+        xp, device = self.xp, arrays.device_of(self.xp, self.query)
+        start, stop = (xp.asarray(x[..., None], device=device) for x in self.intervals(rows))
+        column = xp.arange(keys.start, keys.stop, dtype=start.dtype, device=device)
+        inside = (column >= start) & (column < stop)
+        return inside if allowed is None else inside & allowed
+
+    def values(self, keys: slice) -> Array:
+        """Return the values of some keys in the type of the sums."""
+        assert self.value is not None
+        return arrays.convert(self.xp, self.value[..., keys, :], self.dtype)
+
+    def canvas(self, *tail: int, dtype: Any = None, out: Array | None = None) -> "Canvas":
+        """Return an empty place for a result of shape (..., H, *tail), or `out` as that place."""
+        device = arrays.device_of(self.xp, self.query)
+        shape = self.layout.shape(*tail)
+        dtype = self.dtype if dtype is None else dtype
+        whole = arrays.empty(self.xp, shape, dtype, device) if out is None else out
+        return Canvas(self.xp, self.layout, whole, len(tail))
+
+
+class Canvas:
+    """A result that is written block by block through a canonical view of it."""
+
+    def __init__(self, xp: Any, layout: Layout, whole: Array, n_tail: int) -> None:
+        self._xp = xp
+        self._layout = layout
+        self._whole = whole
+        self._view = layout.spread(xp, whole, n_tail)
+
+    def put(self, index: Index, block: Array) -> None:
+        """Write a block at its place (*batch, *folded, *tail)."""
+        block = arrays.convert(self._xp, block, self._view.dtype)
+        self._view = assign(self._view, index, block)
+
+    def add(self, index: Index, block: Array) -> None:
+        """Add a block at its place."""
+        self.put(index, self._view[index] + block)
+
+    def whole(self) -> Array:
+        """Return the result in the caller's shape."""
+        if arrays.is_immutable(self._whole):
+            return self._layout.gather(self._xp, self._view, tuple(self._whole.shape))
+        return self._whole
+
+
+def assign(x: Array, index: Index, block: Array) -> Array:
+    """Write a block into an array and return it; one that is immutable is returned anew."""
+    if arrays.is_immutable(x):
+        return x.at[index].set(block)
+    x[index] = block
+    return x
+
+
+def within(index: Index, shape: tuple[int, ...]) -> Index:
+    """Return the part of an index that an array of a shape has: axes of size 1 are taken whole."""
+    return tuple(WHOLE if size == 1 else place for place, size in zip(index, shape, strict=False))
+
+
+def _cut(x: Array | None, rows: slice, keys: slice) -> Array | None:
+    """Return a block of a mask or bias; axes in which it broadcasts stay."""
+    if x is None:
+        return None
+    return x[(..., *within((rows, keys), x.shape[-2:]))]

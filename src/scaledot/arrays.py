@@ -7,6 +7,7 @@ another library.
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -129,8 +130,14 @@ def library(xp: Any) -> str:
 
 def type_name(x: Array) -> str:
     """Return the name of an array's type, the same in every library and byte order."""
-    name = getattr(x.dtype, "name", None)
-    return str(name) if name is not None else str(x.dtype).rpartition(".")[2]
+    return _type_name(x.dtype)
+
+
+@lru_cache(maxsize=256)
+def _type_name(dtype: Any) -> str:
+    """Return the name of a type; NumPy takes microseconds to spell it."""
+    name = getattr(dtype, "name", None)
+    return str(name) if name is not None else str(dtype).rpartition(".")[2]
 
 
 def default_float(xp: Any) -> str:

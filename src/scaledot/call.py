@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from scaledot import arrays, blockwise, checks, planning, textbook
+from scaledot.masks import UNBOUNDED
 from scaledot.planning import Kind, Plan, Signature
 from scaledot.problem import Problem
 from scaledot.request import Request, Results
@@ -103,9 +104,8 @@ class Call:
             kind = arrays.type_name(x)
             if kind not in checks.FLOATS:
                 kind = self.plan.dtype
-            if name in ("key", "value"):
-                total = layout.restore_folded(self.xp, total)
-            total = layout.gather(self.xp, total, tuple(x.shape))
+            gather = layout.gather_keys if name in ("key", "value") else layout.gather
+            total = gather(self.xp, total, tuple(x.shape))
             found[name] = arrays.convert(self.xp, total, self.dtype(kind))
         return found
 
@@ -183,6 +183,8 @@ def _numbers(name: str, x: Any) -> np.ndarray:
     """Return lengths or offsets of any library as a NumPy array, of whatever type they are."""
     if type(x) is int:
         return np.asarray(x)
+    if isinstance(x, list | tuple) and not x:
+        return np.empty(0, np.int64)
     _, adopted = arrays.adopt({name: x})
     return arrays.on_host(adopted[name])
 
@@ -197,9 +199,10 @@ def _problem(
     if sinks is not None:
         sinks = layout.spread(xp, arrays.clamp(xp, sinks, dtype), 0)[..., None]
     offset, key_lengths, query_lengths = _positions(numbers, n_queries, n_keys)
+    restricted = bool(numbers) or plan.left < UNBOUNDED or plan.right < UNBOUNDED
 
     def place(x: np.ndarray) -> Any:
-        return layout.spread(np, x[..., None], 0)[..., None]
+        return layout.spread(np, x[..., None], 0)[..., None] if x.ndim else int(x)
 
     return Problem(
         xp=xp,
@@ -219,6 +222,7 @@ def _problem(
         right=plan.right,
         scale=plan.scale,
         softcap=plan.softcap,
+        restricted=restricted,
     )
 
 

@@ -2,7 +2,8 @@
 
 Callers' shapes are (..., H, T, D) for the query and (..., G, S, D) for the key. The heads are split
 into (G, H // G), and every axis in which key and value have size 1 is *folded*: keys and values go
-without it, and products take it as further query rows. What remains are *batch* axes.
+without it, and products take it as further query rows. What remains are *batch* axes; an axis of
+size 1 everywhere is left out.
 
     query (*batch, *folded, T, D)    key (*batch, S, D)    value (*batch, S, E)
     mask, bias (*batch, *folded, T, S)    lengths, offsets, sinks (*batch, *folded)
@@ -35,7 +36,7 @@ class Layout:
     batch: tuple[int, ...]
     """Places in (*lead, G, H // G) in which key or value have a size."""
     folded: tuple[int, ...]
-    """The other places."""
+    """Places in which only the query has a size."""
 
     @property
     def sizes(self) -> Shape:
@@ -49,34 +50,32 @@ class Layout:
 
     def spread(self, xp: Any, x: Array, n_tail: int = 2) -> Array:
         """Return a view (*batch, *folded, *tail) of a caller's (..., H, *tail)."""
-        shape = (1,) * (n_tail + 1 - x.ndim) + tuple(x.shape)
-        cut = len(shape) - n_tail
-        front, tail = shape[:cut], shape[cut:]
-        front = (1,) * (len(self.lead) + 1 - len(front)) + front
-        *lead, heads = front
+        shape = (1,) * (len(self.lead) + 1 + n_tail - x.ndim) + tuple(x.shape)
+        *lead, heads = shape[: len(shape) - n_tail]
         split = (self.groups, heads // self.groups) if heads == self.heads != 0 else (heads, 1)
-        x = _reshape(xp, x, (*lead, *split, *tail))
-        n_front = len(lead) + 2
-        order = (*self.batch, *self.folded, *range(n_front, n_front + n_tail))
-        return x if order == tuple(range(x.ndim)) else xp.permute_dims(x, order)
+        axes, tail = (*lead, *split), shape[len(shape) - n_tail :]
+        kept = sorted((*self.batch, *self.folded))
+        x = _reshape(xp, x, (*(axes[place] for place in kept), *tail))
+        order = [kept.index(place) for place in (*self.batch, *self.folded)]
+        if order == list(range(len(order))):
+            return x
+        return xp.permute_dims(x, (*order, *range(len(order), x.ndim)))
 
     def spread_keys(self, xp: Any, x: Array) -> Array:
         """Return a view (*batch, S, D) of a caller's keys or values, free of the folded axes."""
         x = self.spread(xp, x)
         return _reshape(xp, x, (*x.shape[: len(self.batch)], *x.shape[-2:]))
 
-    def restore_folded(self, xp: Any, x: Array) -> Array:
-        """Return canonical keys or values with the folded axes, all of size 1."""
-        *batch, n_keys, size = x.shape
-        return _reshape(xp, x, (*batch, *(1,) * len(self.folded), n_keys, size))
+    def gather_keys(self, xp: Any, x: Array, shape: Shape) -> Array:
+        """Return canonical keys or values in the caller's shape; undoes `spread_keys`."""
+        return _reshape(xp, x, shape)
 
     def gather(self, xp: Any, x: Array, shape: Shape) -> Array:
         """Return a canonical (*batch, *folded, *tail) in the caller's shape; undoes `spread`."""
         order = (*self.batch, *self.folded)
-        inverse = tuple(order.index(place) for place in range(len(order)))
-        tail = tuple(range(len(order), x.ndim))
-        if inverse != tuple(range(len(order))):
-            x = xp.permute_dims(x, (*inverse, *tail))
+        inverse = [order.index(place) for place in sorted(order)]
+        if inverse != list(range(len(order))):
+            x = xp.permute_dims(x, (*inverse, *range(len(order), x.ndim)))
         return _reshape(xp, x, shape)
 
 
@@ -96,19 +95,19 @@ def layout(query: Shape, key: Shape, value: Shape | None) -> Layout:
     groups = value_heads if key_heads == 1 else key_heads
     checks.query_heads(query_heads, groups)
     heads = groups if query_heads == 1 else query_heads
-    with_size = [
+    axes = (*lead, groups, heads // groups if groups else 1)
+    keyed = [
         any(_size(shape, place - len(lead) - 3) != 1 for shape in (key, value or key))
         for place in range(len(lead))
     ]
-    with_size += [groups != 1, False]
-    places = range(len(lead) + 2)
+    keyed += [groups != 1, False]
     return Layout(
         rank=max(len(shape) for shape in shapes.values()),
         lead=lead,
         heads=heads,
         groups=groups,
-        batch=tuple(place for place in places if with_size[place]),
-        folded=tuple(place for place in places if not with_size[place]),
+        batch=tuple(place for place, has in enumerate(keyed) if has),
+        folded=tuple(p for p, has in enumerate(keyed) if not has and axes[p] != 1),
     )
 
 

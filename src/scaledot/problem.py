@@ -38,15 +38,17 @@ class Problem:
     """(*batch, *folded, 1), in `dtype`."""
     rows: np.ndarray
     """(T,): the numbers of the query rows."""
-    query_offset: np.ndarray
-    """(*batch, *folded, 1), like the next two: int64, sizes of 1 where it broadcasts."""
-    n_keys: np.ndarray
-    n_queries: np.ndarray
+    query_offset: np.ndarray | int
+    """An int, or int64 (*batch, *folded, 1), sizes of 1 where it broadcasts; so the next two."""
+    n_keys: np.ndarray | int
+    n_queries: np.ndarray | int
     left: int
     """How many keys a row sees before its own position; `right`: behind it."""
     right: int
     scale: float
     softcap: float | None
+    restricted: bool
+    """Whether some row may not see all keys by position or lengths."""
 
     def parts(self, most: int) -> Iterator[tuple[Index, "Problem"]]:
         """Yield parts of at most `most` heads, each with its place in (*batch, *folded)."""
@@ -67,7 +69,7 @@ class Problem:
         n_batch = self.key.ndim - 2
 
         def cut(x: Any, front: Index) -> Any:
-            return None if x is None else x[(*within(front, x.shape), ...)]
+            return x if x is None or isinstance(x, int) else x[(*within(front, x.shape), ...)]
 
         return replace(
             self,
@@ -137,7 +139,7 @@ class Problem:
     def _visible(self, rows: slice, keys: slice, partial: bool) -> Array | None:
         """Return which keys of a block the rows may see, or None for all."""
         allowed = _cut(self.mask, rows, keys)
-        if not partial:
+        if not partial or not self.restricted:
             return allowed
         xp, device = self.xp, arrays.device_of(self.xp, self.query)
         start, stop = (xp.asarray(x[..., None], device=device) for x in self.intervals(rows))

@@ -41,9 +41,14 @@ def scores(
     """
     scaled = matmul(xp, query, xp.matrix_transpose(key)) * scale
     capped = scaled if softcap is None else softcap * xp.tanh(scaled / softcap)
-    biased = capped if bias is None else capped + bias
+    biased = capped if bias is None else _add_bias(xp, capped, bias)
     masked = biased if visible is None else xp.where(visible, biased, -xp.inf)
     return Scores(scaled, capped, biased, masked)
+
+
+def _add_bias(xp: Any, capped: Array, bias: Array) -> Array:
+    """Return capped + bias; a bias of -inf masks, so that not even NaN comes through it."""
+    return xp.where(bias == -xp.inf, -xp.inf, capped + bias)
 
 
 def matmul(xp: Any, left: Array, right: Array) -> Array:

@@ -1,0 +1,316 @@
+"""The commands of the shell: `scaledot run` and `scaledot info`."""
+
+import io
+import math
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import scaledot
+from scaledot import files, printing, slices
+from scaledot.files import Array, Refusal
+from scaledot.planning import TEXTBOOK_SCORES
+
+WEIGHTS_LIMIT = 2**30
+"""Bytes of weights that are written without a flag that says so."""
+
+INTERRUPTED = 130
+"""The exit code of shells for a program that Ctrl-C ended: 128 + SIGINT."""
+
+ENGINES = {
+    "textbook": f"chosen up to {TEXTBOOK_SCORES:,} scores",
+    "blockwise": "chosen above, in O(T + S) memory",
+}
+LIBRARIES = ("numpy", "array-api-compat", "ml_dtypes", "torch", "jax", "cupy", "onnx")
+
+app = typer.Typer(name="scaledot", add_completion=False, rich_markup_mode=None)
+
+
+def shell(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; every error is one line on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a pipe may know no more than ASCII
+    try:
+        command = typer.main.get_command(app)
+        status = command.main(list(arguments), prog_name="scaledot", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):  # the latter is what click makes of the former
+        status = INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    except Refusal as error:
+        return _complain(str(error))
+    except MemoryError as error:
+        return _complain(f"not enough memory: {error or 'the inputs or results are too large'}")
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # what click, or typer's own copy of it, raises
+            raise
+        return _complain(f"{error.format_message().rstrip('.')}; see `scaledot --help`")
+    if status == INTERRUPTED:  # what newer versions of typer return for Ctrl-C
+        _complain("interrupted, nothing was written")
+    return int(status or 0)
+
+
+def _complain(message: str) -> int:
+    """Write one line to stderr and return the exit code of an error."""
+    sys.stderr.write(f"scaledot: {' '.join(message.split())}\n")
+    return 2
+
+
+# -------------------------------------------------------------------------------------- scaledot
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"scaledot {scaledot.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Exact scaled dot-product attention, softmax(QK^T / sqrt(D)) V, with its weights."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+# ---------------------------------------------------------------------------------- scaledot run
+
+Inputs = Annotated[list[Path], typer.Argument(metavar="INPUTS", hidden=True)]
+Causal = Annotated[
+    bool,
+    typer.Option(
+        "--causal",
+        help="Query i sees keys j <= i + offset. The offset is --query-offset; by default the last "
+        "query sees the last key.",
+    ),
+]
+QueryOffset = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Position of query 0 among the keys. Default S - T: the last query is at the last "
+        "key. 0: the first query is at the first key.",
+    ),
+]
+Window = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        metavar="LEFT RIGHT",
+        help="How many keys beside its own position a query sees on each side, its own key not "
+        "counted; `none` means all on that side.",
+    ),
+]
+KeyLengths = Annotated[
+    int | None, typer.Option(metavar="N", help="How many keys are real; the rest is padding.")
+]
+QueryLengths = Annotated[
+    int | None, typer.Option(metavar="N", help="How many queries are real; the rest is padding.")
+]
+Scale = Annotated[
+    float | None, typer.Option(metavar="X", help="Factor of query . key. Default 1/sqrt(D).")
+]
+Softcap = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="Cap scaled scores by X * tanh(score / X), before bias, masks."),
+]
+Engine = Annotated[
+    str | None, typer.Option(metavar="NAME", help=f"Force an engine: {' or '.join(ENGINES)}.")
+]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", help="Use at most N threads of this library.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.npz", help="Write output, log_sum_exp and weights to this file."),
+]
+NoWeights = Annotated[
+    bool, typer.Option("--no-weights", help="Leave the weights out of the output file.")
+]
+WeightsTo = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npy",
+        help="Write the weights here, slice by slice, and not to the output file.",
+    ),
+]
+
+
+@app.command()
+def run(
+    inputs: Inputs,
+    causal: Causal = False,
+    query_offset: QueryOffset = None,
+    window: Window = None,
+    key_lengths: KeyLengths = None,
+    query_lengths: QueryLengths = None,
+    scale: Scale = None,
+    softcap: Softcap = None,
+    engine: Engine = None,
+    threads: Threads = None,
+    output: Output = None,
+    no_weights: NoWeights = False,
+    weights_to: WeightsTo = None,
+) -> None:
+    """Attend to the arrays in files, and show the weights' statistics.
+
+    INPUTS is one .npz or .safetensors with the arrays query, key, value (or q, k, v) and, where
+    wanted, mask, bias, sinks, key_lengths, query_lengths, query_offset; or three .npy files: query
+    key value.
+
+    Shapes: query (..., H, T, D), key (..., G, S, D), value (..., G, S, E), or two axes only.
+    """
+    wanted = _wanted(inputs, output, weights_to, without_weights=no_weights)
+    flags = {
+        "causal": causal or None,
+        "query_offset": query_offset,
+        "window": None if window is None else (_bound(window[0]), _bound(window[1])),
+        "key_lengths": key_lengths,
+        "query_lengths": query_lengths,
+        "scale": scale,
+        "softcap": softcap,
+        "engine": engine,
+        "threads": threads,
+    }
+    console = printing.plain_console()
+    problem = _problem(inputs, {name: x for name, x in flags.items() if x is not None})
+    printing.print_problem(console, inputs, problem)
+    plan = slices.plan(problem)
+    printing.print_plan(console, plan)
+    # a slice is smaller than the whole: left to itself, it might choose another engine
+    pinned = problem._replace(how=problem.how | {"engine": plan.engine})
+    found = _attend(pinned, wanted)
+    printing.print_statistics(console, found)
+    printing.print_written(console, wanted, found["output"].dtype)
+
+
+def _bound(text: str) -> int | None:
+    """Return one side of the window."""
+    try:
+        return None if text.lower() == "none" else int(text)
+    except ValueError:
+        raise Refusal(
+            f"--window takes two of a number of keys or `none`, such as 4 0 or none 0; got {text!r}"
+        ) from None
+
+
+def _wanted(
+    inputs: Sequence[Path], output: Path | None, weights_to: Path | None, *, without_weights: bool
+) -> files.Wanted:
+    """Return the files to write, or refuse their names."""
+    if without_weights and weights_to is not None:
+        raise Refusal("--no-weights and --weights-to exclude each other; give one of them")
+    if output is not None:
+        files.check_target("--output", output, ".npz", inputs)
+    if weights_to is not None:
+        files.check_target("--weights-to", weights_to, ".npy", inputs)
+    inside = output is not None and weights_to is None and not without_weights
+    return files.Wanted(output, weights_to, inside)
+
+
+def _problem(inputs: Sequence[Path], flags: dict[str, Any]) -> slices.Problem:
+    """Return what the files and the flags ask for together."""
+    arrays = files.read_inputs(inputs)
+    query, key, value = (arrays.pop(name) for name in files.REQUIRED)
+    how: dict[str, Any] = dict(arrays)
+    for name in ("key_lengths", "query_lengths", "query_offset"):
+        if name in how and name in flags:
+            option = f"--{name.replace('_', '-')}"
+            raise Refusal(f"`{name}` is in the file and {option} is given; leave one of them out")
+        if name in how and how[name].dtype.kind in "iu":
+            how[name] = how[name].astype(np.int64) if how[name].ndim else int(how[name])
+    return slices.Problem(query, key, value, how | flags)
+
+
+def _attend(problem: slices.Problem, wanted: files.Wanted) -> dict[str, Array]:
+    """Compute, write what is wanted, and return the output and the statistics."""
+    found = slices.rooms(problem)
+    shape = (*found["log_sum_exp"].shape, problem.key.shape[-2])
+    dtype = files.storable(found["output"].dtype)
+    with ExitStack() as stack:
+        draft, weights = None, None
+        if wanted.output is not None:
+            draft = stack.enter_context(files.replacing(wanted.output))
+        if wanted.weights_to is not None:
+            weights_draft = stack.enter_context(files.replacing(wanted.weights_to))
+            weights = files.mapped_npy(weights_draft, shape, dtype)
+        elif wanted.weights_inside:
+            _refuse_large_weights(math.prod(shape) * dtype.itemsize)
+            weights = np.empty(shape, dtype)
+        with printing.progress(
+            problem.query.shape[-2], slices.rows_a_slice(problem, found)
+        ) as advance:
+            slices.fill(problem, found, weights, advance)
+        if draft is not None:
+            stored = {name: found[name] for name in ("output", "log_sum_exp")}
+            if wanted.weights_inside and weights is not None:
+                stored["weights"] = weights
+            files.write_npz(draft, stored)
+        del weights  # Windows does not rename a file that is mapped
+    return found
+
+
+def _refuse_large_weights(size: int) -> None:
+    """Refuse weights that nobody may have meant to keep, before they are computed."""
+    if size > WEIGHTS_LIMIT:
+        raise Refusal(
+            f"the weights need {files.readable(size)}, more than {files.readable(WEIGHTS_LIMIT)}: "
+            "leave them out with --no-weights, or write them piece by piece with --weights-to "
+            "FILE.npy"
+        )
+
+
+# --------------------------------------------------------------------------------- scaledot info
+
+
+@app.command()
+def info() -> None:
+    """Print versions, the machine, and which engines can run."""
+    console = printing.plain_console()
+    lines = {"scaledot": scaledot.__version__, "Python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            lines[name] = metadata.version(name)
+    lines["platform"] = platform.platform()
+    lines["CPUs"] = _cpus()
+    for name, text in lines.items():
+        console.print(f"{name:<18}{text}")
+    console.print("\nengines", style="bold")
+    for name, text in ENGINES.items():
+        console.print(f"  {name:<13}{_engine_state(name)}; {text}")
+
+
+def _cpus() -> str:
+    """Return how many CPUs there are, and how many of them this process may use."""
+    count = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return f"{len(os.sched_getaffinity(0))} of {count} usable"
+    return f"{count}"
+
+
+def _engine_state(name: str) -> str:
+    """Return whether an engine can run here, in the words of the plan that would refuse it."""
+    tiny = np.zeros((1, 1))
+    try:
+        scaledot.plan(tiny, tiny, tiny, engine=name)
+    except ValueError as error:
+        return f"cannot run here: {error}"
+    return "runs here: needs only NumPy"

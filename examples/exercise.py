@@ -1,4 +1,4 @@
-"""The lesson's exercise: dot products spread with √d, and what attention makes of three vectors."""
+"""The lesson's exercise: dot products spread with √d, and what attention makes of two queries."""
 
 import numpy as np
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from strategies import ENGINES
+
 settings.register_profile(
     "scaledot",
     deadline=None,
@@ -14,8 +16,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("scaledot")
-
-ENGINES = ("textbook", "blockwise")
 
 
 @pytest.fixture(params=ENGINES, scope="session")

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+ENGINES = ("textbook", "blockwise", "fused")
 RESTRICTIONS = (
     "mask",
     "bias",

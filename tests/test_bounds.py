@@ -12,7 +12,9 @@ import pytest
 
 from oracle import agree, expect
 from scaledot import attend, attention, observe, vjp
+from strategies import ENGINES
 
+LEAN = [name for name in ENGINES if name != "textbook"]
 HEAVY = ("numba", "llvmlite", "torch", "jax", "matplotlib", "dask", "array_api_compat")
 
 
@@ -50,15 +52,15 @@ def test_many_heads_read_their_groups(engine):
     np.testing.assert_array_equal(output.ravel(), np.arange(2**17) // 2)
 
 
-def test_more_scores_than_thirty_one_bits_count():
+@pytest.mark.parametrize("engine", LEAN)
+def test_more_scores_than_thirty_one_bits_count(engine):
     """50000 by 50000 pairs, of which a window of 11 and a mask in repeated memory leave 10."""
     n, window = 50_000, 10
     mask = np.broadcast_to(np.arange(n) != n - 3, (n, n))
     key = np.zeros((n, 1), np.float32)
     value = np.arange(n, dtype=np.float32)[:, None]
-    observed = observe(
-        key, key, value, mask=mask, window=(window, 0), statistics=("log_sum_exp", "argmax")
-    )
+    asked = {"mask": mask, "window": (window, 0), "statistics": ("log_sum_exp", "argmax")}
+    observed = observe(key, key, value, **asked, engine=engine)
     for i in (0, 1, window, n // 2, 46_341, n - 4, n - 3, n - 2, n - 1):
         seen = [j for j in range(max(i - window, 0), i + 1) if j != n - 3]
         mean = sum(seen) / len(seen)
@@ -108,40 +110,45 @@ def test_the_measure_sees_a_score_matrix(numbers):
     assert peak > 4, "1024 by 1024 scores of four bytes"
 
 
-def test_attend_needs_no_score_matrix(numbers):
+@pytest.mark.parametrize("engine", LEAN)
+def test_attend_needs_no_score_matrix(engine, numbers):
     n, size = 16_384, 64
     arrays = [numbers.standard_normal((1, n, size)).astype(np.float32) for _ in range(3)]
     mask = np.arange(n) % 3 > 0
-    peak, output = peak_megabytes(lambda: attend(*arrays, mask=mask))
+    peak, output = peak_megabytes(lambda: attend(*arrays, mask=mask, engine=engine))
     assert peak - output.nbytes / 1e6 < 60
     rows = slice(n - 2, n)
     kept = [x[:, mask] for x in arrays[1:]]
     agree(output[:, rows], attend(arrays[0][:, rows], *kept), 1e-5)
 
 
-@pytest.mark.parametrize("function", ["observe", "vjp", "grouped", "bias"])
-def test_nothing_else_needs_one(function, numbers):
-    """4096 by 4096 scores of four bytes are 67 MB."""
-    n, size, heads = 4096, 16, 4 if function == "grouped" else 1
-    query = numbers.standard_normal((heads, n, size)).astype(np.float32)
+@pytest.mark.parametrize("engine", LEAN)
+@pytest.mark.parametrize("function", ["observe", "vjp", "grouped", "bias", "heads"])
+def test_nothing_else_needs_one(engine, function, numbers):
+    """4096 by 4096 scores of four bytes are 67 MB, and so are 64 heads of 512 by 512."""
+    n, size = 512 if function == "heads" else 4096, 16
+    n_heads = {"heads": 64, "grouped": 4}.get(function, 1)
+    query = numbers.standard_normal((n_heads, n, size)).astype(np.float32)
     key, value = (numbers.standard_normal((1, n, size)).astype(np.float32) for _ in range(2))
     bias = np.broadcast_to(numbers.standard_normal(n).astype(np.float32), (1, n, n))
     call = {
-        "observe": lambda: observe(query, key, value, statistics="all"),
-        "vjp": lambda: vjp(query, key, value)[1](query),
-        "grouped": lambda: attend(query, key, value, causal=True),
-        "bias": lambda: attend(query, key, value, bias=bias),
+        "observe": lambda: observe(query, key, value, statistics="all", engine=engine),
+        "vjp": lambda: vjp(query, key, value, engine=engine)[1](query),
+        "grouped": lambda: attend(query, key, value, causal=True, engine=engine),
+        "bias": lambda: attend(query, key, value, bias=bias, engine=engine),
+        "heads": lambda: attend(query, query, query, engine=engine),
     }[function]
     peak, _ = peak_megabytes(call)
     assert peak < 50
 
 
-def test_memory_grows_with_the_length_not_its_square(numbers):
+@pytest.mark.parametrize("engine", LEAN)
+def test_memory_grows_with_the_length_not_its_square(engine, numbers):
     peaks = []
     for n in (4096, 16_384):
         query = numbers.standard_normal((64, 8)).astype(np.float32)
         key = numbers.standard_normal((n, 8)).astype(np.float32)
-        peaks.append(peak_megabytes(lambda q=query, k=key: attend(q, k, k))[0])
+        peaks.append(peak_megabytes(lambda q=query, k=key: attend(q, k, k, engine=engine))[0])
     assert peaks[1] < 4 * peaks[0] + 1
 
 

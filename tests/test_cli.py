@@ -240,7 +240,7 @@ def test_safetensors(shell, dtype):
     safetensors.numpy.save_file(tensors, "in.safetensors")
     code, out, _ = shell("run", "in.safetensors", "--causal", "--output", "out.npz")
     assert code == 0
-    assert f"query        {dtype}" in out
+    assert re.search(rf"^  query +{dtype} ", out, re.MULTILINE)
     assert ("stored as float32, which holds it exactly" in out) == (dtype == "bfloat16")
     output, weights = scaledot.attention(query, key, value, mask=MASK, query_offset=1, causal=True)
     with np.load("out.npz") as found:
@@ -330,9 +330,10 @@ def test_shapes_plan_and_statistics_are_printed(shell):
     save(*PLAIN, bias=BIAS)
     code, out, err = shell("run", "in.npz", "--window", 3, "none", "--output", "out.npz")
     assert (code, err) == (0, "")
-    assert "  query        float64  (2, 7, 4)\n" in out
-    assert "  bias         float64  (2, 7, 9)\n" in out
-    assert "  window       3 none\n" in out
+    words = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert ["query", "float64  (2, 7, 4)"] in words
+    assert ["bias", "float64  (2, 7, 9)"] in words
+    assert ["window", "3 none"] in words
     plan = scaledot.plan(*PLAIN, bias=BIAS, window=(3, None))
     assert " ".join(str(plan).split()) in " ".join(out.split())
     assert "  out.npz  output, log_sum_exp, weights  (" in out
@@ -439,7 +440,7 @@ def test_version_help_and_info(shell):
     assert code == 0
     assert re.search(rf"^numpy +{re.escape(np.__version__)}$", out, re.MULTILINE)
     for name in planning.ENGINES:
-        assert re.search(rf"^  {name} +runs here: needs only NumPy", out, re.MULTILINE)
+        assert re.search(rf"^  {name} +runs here; needs ", out, re.MULTILINE)
     assert all(len(line) <= 80 for line in out.splitlines())
 
 

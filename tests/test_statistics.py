@@ -209,7 +209,7 @@ def test_unknown_names_are_refused_with_the_known(engine, numbers):
 def test_weights_of_are_the_rows_of_the_weights(engine, numbers):
     arrays = example(numbers)
     weights = attention(*arrays, causal=True, engine=engine).weights
-    for rows in ([0], [2, 0], np.array([1]), (0, 1, 2), []):
+    for rows in ([0], [2, 0], np.array([1]), (0, 1, 2), range(3), [-1], []):
         observed = observe(*arrays, causal=True, statistics="weights_of", rows=rows, engine=engine)
         agree(observed.weights_of, weights[..., list(rows), :], 4 * np.finfo(float).eps)
 

@@ -61,7 +61,7 @@ def attention(
         c · tanh(score / c), after the scale and before bias and masks.
     sinks : array, broadcasts to (..., H)
         Logits that take part in the denominator alone.
-    engine : {"textbook", "blockwise"}
+    engine : {"textbook", "blockwise", "fused"}
         Force an engine; `plan` says which one is taken, and why.
     threads : int
         At most so many threads of this library; never changes what is computed.
@@ -115,7 +115,7 @@ def attention(
     """
     if value is None:
         checks.value_needed("attention")
-    call = prepare(query, key, value, how)
+    call = prepare(query, key, value, how, wants_more=True)
     places: dict[str, Array] = {}
     if out is not None:
         checks.out_pair(out)
@@ -196,13 +196,15 @@ def observe(
         - ``max_weight``: the largest weight; 0 without a key;
         - ``entropy``: -Σ p ln p over keys, in nats; 0 without a key;
         - ``effective_keys``: (Σp)²/Σp²; 0 without a key;
-        - ``jacobian_norm``: ‖diag p - ppᵀ‖ (Frobenius), how much gradient the softmax lets through;
+        - ``jacobian_norm``: ‖diag p - ppᵀ‖ (Frobenius), how much gradient the softmax lets
+          through; 0 without a key;
         - ``score_mean``, ``score_std``: of scale · query · key over visible keys, before cap and
           bias; NaN without a key;
         - ``peak_product``: the largest abs(scale · query · key) over visible keys; 0 without a key;
         - ``distance``: Σ p · abs(i + query_offset - j) / Σ p; NaN without a key;
         - ``received`` (..., H, S): per key, the sum of the weights it gets;
-        - ``top_k`` (..., H, T, min(k, S)): values and indices, descending, lowest key on ties;
+        - ``top_k`` (..., H, T, min(k, S)): values and indices, descending, lowest key on ties,
+          0 and -1 where a row has fewer keys;
         - ``weights_of`` (..., H, len(rows), S): the weights of the chosen rows.
 
         A row that sees a NaN or +inf score has NaN in every floating statistic and -1 in `argmax`
@@ -224,7 +226,14 @@ def observe(
     names = _names(statistics, rows is not None)
     checks.rows_needed("weights_of" in names, rows is not None)
     k = checks.integer("k", k, least=1)
-    call = prepare(query, key, value, how, positions="distance" in names)
+    call = prepare(
+        query,
+        key,
+        value,
+        how,
+        wants_more=any(name != "log_sum_exp" for name in names),
+        positions="distance" in names,
+    )
     chosen = None if rows is None else chosen_rows(rows, call.problem.query.shape[-2])
     asked = Request(output=value is not None, statistics=names, k=k)
     found = call.run(asked)
@@ -265,7 +274,7 @@ def vjp(
         ``pullback(grad_output=None, *, log_sum_exp=None, entropy=None)`` takes the gradients of a
         loss by the output (..., H, T, E), by the log-sum-exp and by the entropy (..., H, T), at
         least one of them, and returns `Gradients`: each of the shape and type of its argument
-        (integers as the library's default real type), summed over what was broadcast.
+        (of integers in the type of the output), summed over what was broadcast.
 
     Raises
     ------
@@ -296,7 +305,8 @@ def vjp(
     found = call.run(Request(residuals=True), dtype=call.plan.sum_dtype)
     known = {name: call.spread(found[name], 1) for name in RESIDUALS}
     known["output"] = call.spread(found["output"], 2)
-    output = arrays.convert(call.xp, found["output"], call.dtype(call.plan.dtype))
+    with np.errstate(all="ignore"):
+        output = arrays.fresh(call.xp, found["output"], call.dtype(call.plan.dtype))
 
     def pullback(
         grad_output: Array | None = None,
@@ -321,11 +331,11 @@ def _pull_back(
     """Return the gradients by the named arguments."""
     if all(x is None for x in incoming.values()):
         checks.gradients_given(tuple(incoming))
-    pulled = call.incoming(incoming)
+    with np.errstate(all="ignore"):
+        pulled = call.incoming(incoming)
     entropy = None
     if pulled["entropy"] is not None:
-        asked = Request(output=False, statistics=("entropy",))
-        entropy = call.spread(call.run(asked)["entropy"], 1)
+        entropy = call.spread(call.entropy(), 1)
     backward = gradients.Backward(
         **known,
         grad_output=pulled["grad_output"],
@@ -334,7 +344,7 @@ def _pull_back(
         entropy=entropy,
     )
     with np.errstate(all="ignore"):
-        totals = gradients.backward(call.problem, call.plan.blocks, backward, names)
+        totals = gradients.backward(call.problem, call.plan.array_blocks, backward, names)
         return Gradients(**call.as_arguments(totals))
 
 
@@ -367,13 +377,14 @@ def merge(parts: Iterable[tuple[Array, Array]]) -> Part:
     >>> output.round(6), log_sum_exp.round(6)
     (array([[2.462117]]), array([1.313262]))
     """
+    checks.parts_kind(parts)
     library: Any = None
     rows: online.Rows | None = None
     outputs: dict[str, Array] = {}
     shape: tuple[int, ...] | None = None
     for number, pair in enumerate(parts):
         checks.part_kind(number, pair)
-        xp, given = arrays.adopt({"output": pair[0], "log_sum_exp": pair[1]})
+        xp, given = arrays.adopt_all({"output": pair[0], "log_sum_exp": pair[1]})
         if library is not None and xp is not library:
             names = arrays.library(library), arrays.library(xp)
             checks.two_libraries("part 0", names[0], f"part {number}", names[1])
@@ -387,9 +398,10 @@ def merge(parts: Iterable[tuple[Array, Array]]) -> Part:
         checks.no_parts()
     dtype = arrays.dtype_of(library, arrays.promote(list(outputs)), list(outputs.values()))
     with np.errstate(all="ignore"):
-        output = online.output(library, rows, rows.row_max, rows.row_sum)
+        output = online.add(rows.acc, rows.taint)
         log_sum_exp = online.log_sum_exp(library, rows.row_max, rows.row_sum)
-        return Part(arrays.convert(library, output, dtype), log_sum_exp)
+        sums = log_sum_exp.dtype
+        return Part(arrays.fresh(library, output, dtype), arrays.fresh(library, log_sum_exp, sums))
 
 
 def softmax(z: Array, axis: int | tuple[int, ...] | None = -1) -> Array:
@@ -405,8 +417,8 @@ def softmax(z: Array, axis: int | tuple[int, ...] | None = -1) -> Array:
     Returns
     -------
     array
-        Of the shape and type of `z`. Where all of `z` along the axes is -inf, zeros; where there is
-        a NaN or +inf among them, NaN, and 0 at -inf.
+        Of the shape of `z`, and of its type where that is floating. Where all of `z` along the axes
+        is -inf, zeros; where there is a NaN or +inf among them, NaN, and 0 at -inf.
 
     Raises
     ------
@@ -420,12 +432,12 @@ def softmax(z: Array, axis: int | tuple[int, ...] | None = -1) -> Array:
     >>> softmax(np.array([1000.0, 1000.0])), softmax(np.array([-np.inf, -np.inf]))
     (array([0.5, 0.5]), array([0., 0.]))
     """
-    xp, given = arrays.adopt({"z": z})
+    xp, given = arrays.adopt_all({"z": z})
     (numbers,), kind = arrays.floats(xp, given)
     axes = checks.axes(axis, numbers.ndim)
     with np.errstate(all="ignore"):
         weights = online.softmax_over(xp, numbers, axes)
-        return arrays.convert(xp, weights, arrays.dtype_of(xp, kind, (given["z"],)))
+        return arrays.fresh(xp, weights, arrays.dtype_of(xp, kind, (given["z"],)))
 
 
 def plan(query: Array, key: Array, value: Array | None = None, **how: Unpack[How]) -> Plan:

@@ -35,10 +35,22 @@ def adopt(named: Mapping[str, Any]) -> tuple[Any, dict[str, Array]]:
         return np, {name: _to_numpy(name, x) for name, x in given.items()}
     xp = _namespace(given, foreign)
     device = _compat().device(next(iter(foreign.values())))
-    return xp, {
-        name: x if name in foreign else xp.asarray(_to_numpy(name, x), device=device)
-        for name, x in given.items()
-    }
+
+    def joined(name: str, x: Any) -> Array:
+        found = _to_numpy(name, x)
+        if found.dtype.kind == "f":
+            found = clamp(np, found, np.dtype(default_float(xp)))
+        return xp.asarray(found, device=device)
+
+    return xp, {name: x if name in foreign else joined(name, x) for name, x in given.items()}
+
+
+def adopt_all(named: Mapping[str, Any]) -> tuple[Any, dict[str, Array]]:
+    """Return the library of arrays that must all be there, and them as its arrays."""
+    for name, x in named.items():
+        if x is None:
+            checks.not_an_array(name, x)
+    return adopt(named)
 
 
 def _is_plain(x: object) -> bool:
@@ -52,10 +64,24 @@ def _to_numpy(name: str, x: Any) -> np.ndarray:
         if type(x) not in (np.ndarray, np.memmap):
             checks.subclass(name, x)
         return x.view(np.ndarray)
+    if isinstance(x, list | tuple):
+        _refuse_leaves(name, x)
     try:
         return np.asarray(x)
     except ValueError:
         checks.ragged(name)
+
+
+def _refuse_leaves(name: str, x: Any) -> None:
+    """Refuse lists that hold arrays whose meaning the conversion to numbers would lose."""
+    for leaf in x:
+        if isinstance(leaf, list | tuple):
+            _refuse_leaves(name, leaf)
+        elif type(leaf) not in (int, float, bool, np.ndarray) and hasattr(leaf, "dtype"):
+            if isinstance(leaf, np.ndarray):
+                checks.subclass(name, leaf)
+            if not isinstance(leaf, np.generic):
+                checks.not_an_array(name, leaf)
 
 
 def _compat() -> Any:
@@ -102,6 +128,10 @@ def _refuse_unusable(name: str, x: Any, compat: Any) -> None:
 
 def _refuse_torch(name: str, x: Any, torch: Any) -> None:
     """Refuse PyTorch tensors that record gradients, or hold no dense values."""
+    if x.is_nested or type(x).__name__ == "MaskedTensor":
+        kind = "nested" if x.is_nested else "masked"
+        remedy = "pass a padded tensor, with `key_lengths` or `mask`"
+        checks.unusable(name, f"a {kind} tensor", remedy)
     if x.layout is not torch.strided:
         checks.unusable(name, f"a tensor of layout {x.layout}", f"make it dense: {name}.to_dense()")
     fake = type(x).__name__ == "FakeTensor" or x.device.type == "meta"
@@ -130,12 +160,21 @@ def library(xp: Any) -> str:
 
 def type_name(x: Array) -> str:
     """Return the name of an array's type, the same in every library and byte order."""
-    return _type_name(x.dtype)
+    return name_of(x.dtype)
+
+
+def name_of(dtype: Any) -> str:
+    """Return the name of a type."""
+    kind: Any = type(dtype)
+    return _name_of(kind, dtype)
 
 
 @lru_cache(maxsize=256)
-def _type_name(dtype: Any) -> str:
-    """Return the name of a type; NumPy takes microseconds to spell it."""
+def _name_of(_: Any, dtype: Any) -> str:
+    """Return the name of a type; NumPy takes microseconds to spell it.
+
+    The class comes first in the key, so that types of two libraries are never compared.
+    """
     name = getattr(dtype, "name", None)
     return str(name) if name is not None else str(dtype).rpartition(".")[2]
 
@@ -192,12 +231,34 @@ def convert(xp: Any, x: Array, dtype: Any) -> Array:
     return x if x.dtype == dtype else xp.astype(x, dtype)
 
 
+def fresh(xp: Any, x: Array, dtype: Any) -> Array:
+    """Return a copy in a type, in aligned memory of its own."""
+    if xp is not np:
+        return xp.astype(x, dtype, copy=True)
+    copy = empty(np, x.shape, dtype, None)
+    copy[...] = x
+    return copy
+
+
 def clamp(xp: Any, x: Array, dtype: Any) -> Array:
     """Convert, finite values clamped to the finite range; infinities and NaN stay."""
     if x.dtype == dtype or type_name(x) != "float64":
         return convert(xp, x, dtype)
     limit = float(xp.finfo(dtype).max)
     return convert(xp, xp.where(xp.isfinite(x), xp.clip(x, -limit, limit), x), dtype)
+
+
+def as_numpy(x: Array) -> np.ndarray:
+    """Return an array in CPU memory as NumPy's view of it; bfloat16 may come as its bits."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "untyped_storage"):  # PyTorch, whose bfloat16 NumPy does not take
+        x = x.detach()
+        if type_name(x) == "bfloat16":
+            x = x.view(sys.modules["torch"].uint16)
+        found: np.ndarray = x.numpy()
+        return found
+    return np.asarray(x)
 
 
 def on_host(x: Array) -> np.ndarray:
@@ -229,6 +290,16 @@ def device_of(xp: Any, x: Array) -> Any:
     return None if xp is np else _compat().device(x)
 
 
+def on_cpu(xp: Any, x: Array) -> bool:
+    """Tell whether NumPy can look at the memory of an array without copying."""
+    if xp is np:
+        return True
+    name = library(xp)
+    if name == "torch":
+        return bool(x.device.type == "cpu")
+    return name == "jax" and all(device.platform == "cpu" for device in x.devices())
+
+
 def is_immutable(x: Array) -> bool:
     """Tell whether an array is updated through `.at`, as JAX's are."""
     return type(x).__module__.startswith("jax")
@@ -241,6 +312,8 @@ def check_out(
     if xp is np:
         if not isinstance(out, np.ndarray):
             checks.out_kind(name, type(out).__name__)
+        if type(out) not in (np.ndarray, np.memmap):
+            checks.subclass(name, out)
         if not out.flags.writeable:
             checks.out_value(name, "it is read-only")
         if not out.dtype.isnative:
@@ -249,20 +322,47 @@ def check_out(
         checks.out_kind(name, f"{type(out).__module__}.{type(out).__name__}")
     elif is_immutable(out):
         checks.out_kind(name, "an immutable array; leave it out and use what is returned")
+    else:
+        _refuse_unusable(name, out, _compat())
+    if _overlaps_itself(out):
+        checks.out_value(name, "two of its elements share memory")
     checks.result_array(name, tuple(out.shape), type_name(out), shape, dtype)
     for other, x in inputs.items():
         if overlap(out, x):
             checks.out_value(name, f"it shares memory with `{other}`")
 
 
+def _torch_bytes(x: Array) -> tuple[int, int]:
+    """Return the addresses of a tensor's memory, half-open; tensors have no negative strides."""
+    start = x.data_ptr()
+    if not x.numel():
+        return start, start
+    spans = (step * (size - 1) for step, size in zip(x.stride(), x.shape, strict=True))
+    return start, start + (1 + sum(spans)) * x.element_size()
+
+
+def _overlaps_itself(x: Array) -> bool:
+    """Tell whether two elements may share memory: an axis does not step over those within it."""
+    if hasattr(x, "untyped_storage"):
+        steps, unit = x.stride(), 1
+    elif isinstance(x, np.ndarray):
+        steps, unit = x.strides, x.itemsize
+    else:
+        return False
+    reach = unit
+    for step, size in sorted((abs(step), size) for step, size in zip(steps, x.shape, strict=True)):
+        if size > 1:
+            if step < reach:
+                return True
+            reach += step * (size - 1)
+    return False
+
+
 def overlap(one: Array, other: Array) -> bool:
     """Tell whether two arrays of one library may share memory."""
     if hasattr(one, "untyped_storage"):  # PyTorch, on any device
-        return bool(
-            one.numel()
-            and other.numel()
-            and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-        )
+        (start, stop), (begin, end) = _torch_bytes(one), _torch_bytes(other)
+        return start < end and begin < stop
     # The exact question is hard for odd strides: past a bounded effort the answer is yes.
     try:
         return np.shares_memory(np.asarray(one), np.asarray(other), max_work=OVERLAP_EFFORT)

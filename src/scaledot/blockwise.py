@@ -41,18 +41,35 @@ def _run_rows(part: Problem, request: Request, results: Results, index: Index, n
     assert seen is not None
     row_max = seen.rows.row_max
     shift, total = online.normaliser(xp, row_max, seen.rows.row_sum, part.sinks)
+    output = None
+    if request.output:
+        output = online.output(xp, seen.rows, shift, total)
+        if not bool(xp.all(xp.isfinite(seen.rows.acc))):
+            output = _average(part, rows, n_keys, shift, total, output)
     results.finish(
         index,
         row_max=row_max,
         shift=shift,
         total=total,
-        output=online.output(xp, seen.rows, shift, total) if request.output else None,
+        output=output,
         moments=seen.moments,
         top=seen.top,
         sinks=part.sinks,
     )
     if request.normalised:
         _run_weights(part, request, results, index, n_keys, shift, total)
+
+
+def _average(
+    part: Problem, rows: slice, n_keys: int, shift: Array, total: Array, output: Array
+) -> Array:
+    """Return the output by weights that are normalised first: its sum of large values overflowed."""
+    xp, average, taint = part.xp, part.xp.zeros_like(output), None
+    for keys, stages in part.walk(rows, n_keys):
+        weights = online.softmax(xp, stages.masked, shift, total)
+        block, more = online.product(xp, weights, part.values(keys), stages.masked)
+        average, taint = average + block, online.add(taint, more)
+    return online.add(average, taint)
 
 
 def _run_weights(

@@ -1,7 +1,7 @@
 """From a caller's arguments to a plan and a problem, and from there to results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -13,7 +13,6 @@ from scaledot.problem import Problem
 from scaledot.request import Request, Results
 from scaledot.results import Array
 
-ENGINES = {"textbook": textbook.run, "blockwise": blockwise.run}
 POSITIONS = ("query_offset", "key_lengths", "query_lengths")
 
 
@@ -56,12 +55,23 @@ class Call:
         problem = self.problem.of_rows(rows)
         return self._run(problem, request, self.plan.sum_dtype, {})["weights"]
 
+    def entropy(self) -> Array:
+        """Return the entropy of each row; kernels do not give it, so the array engines do."""
+        asked = Request(output=False, statistics=("entropy",))
+        return self.run(asked)["entropy"]
+
     def _run(
         self, problem: Problem, request: Request, dtype: str, out: Mapping[str, Array]
     ) -> dict[str, Any]:
+        if self.plan.engine == "fused" and request.more:
+            # The kernels give the output and what normalises it; the array engine gives the rest.
+            first, rest = request.split()
+            array_engine = replace(self, plan=self.plan.on_arrays())
+            found = array_engine._run(problem, rest, dtype, out)
+            return found | (self._run(problem, first, dtype, out) if first.some else {})
         with np.errstate(all="ignore"):  # -inf - -inf and the like have a meaning here
             results = Results(problem, request, self.dtype(dtype), out)
-            ENGINES[self.plan.engine](problem, request, results, self.plan.blocks)
+            _engine(self.plan.engine)(problem, request, results, self.plan.blocks)
             return results.whole()
 
     def dtype(self, name: str) -> Any:
@@ -82,10 +92,8 @@ class Call:
 
     def incoming(self, grads: Mapping[str, Array | None]) -> dict[str, Array | None]:
         """Return incoming gradients, checked, canonical and in the type of the sums."""
-        xp, given = arrays.adopt(grads)
-        if xp is not self.xp and not all(isinstance(x, int | float | list) for x in grads.values()):
-            name = next(iter(given))
-            checks.two_libraries("query", arrays.library(self.xp), name, arrays.library(xp))
+        xp, given = arrays.adopt({"query": self.given["query"], **grads})
+        del given["query"]
         n_queries = self.problem.query.shape[-2]
         size = self.given["value"].shape[-1]
         found: dict[str, Array | None] = dict.fromkeys(grads)
@@ -106,8 +114,17 @@ class Call:
                 kind = self.plan.dtype
             gather = layout.gather_keys if name in ("key", "value") else layout.gather
             total = gather(self.xp, total, tuple(x.shape))
-            found[name] = arrays.convert(self.xp, total, self.dtype(kind))
+            found[name] = arrays.fresh(self.xp, total, self.dtype(kind))
         return found
+
+
+def _engine(name: str) -> Any:
+    """Return what runs an engine; the fused one is loaded when it is first needed."""
+    if name == "fused":
+        from scaledot.fused import engine
+
+        return engine.run
+    return textbook.run if name == "textbook" else blockwise.run
 
 
 def prepare(
@@ -116,9 +133,14 @@ def prepare(
     value: Array | None,
     how: Mapping[str, Any],
     *,
+    wants_more: bool = False,
     positions: bool = False,
 ) -> Call:
-    """Check a call and plan it; `positions`: more than its restrictions needs positions."""
+    """Check a call and plan it.
+
+    `wants_more`: more than the output and the log-sum-exp. `positions`: more than its restrictions
+    needs to know where the queries stand.
+    """
     checks.options(how)
     named = {"query": query, "key": key, "value": value}
     for name in ("mask", "bias", "sinks"):
@@ -127,9 +149,17 @@ def prepare(
     for name in ("query", "key"):
         if named[name] is None:
             checks.not_an_array(name, None)
+    with np.errstate(all="ignore"):
+        return _prepare(named, how, wants_more, positions)
+
+
+def _prepare(
+    named: Mapping[str, Any], how: Mapping[str, Any], wants_more: bool, positions: bool
+) -> Call:
+    """Adopt the arrays, plan, and bring them into canonical form."""
     xp, given = arrays.adopt(named)
     numbers = {name: _numbers(name, how[name]) for name in POSITIONS if how.get(name) is not None}
-    its = _signature(xp, given, numbers, how, positions)
+    its = _signature(xp, given, numbers, how, wants_more, positions)
     plan = planning.plan(its)
     return Call(xp, plan, _problem(xp, plan, given, numbers), given)
 
@@ -139,6 +169,7 @@ def _signature(
     given: Mapping[str, Array],
     numbers: Mapping[str, np.ndarray],
     how: Mapping[str, Any],
+    wants_more: bool,
     positions: bool,
 ) -> Signature:
     """Return all that the plan depends on."""
@@ -175,6 +206,8 @@ def _signature(
         softcap=checks.softcap(softcap),
         engine=None if engine is None else checks.choice("engine", engine, planning.ENGINES),
         threads=None if threads is None else checks.integer("threads", threads, least=1),
+        on_cpu=arrays.on_cpu(xp, given["query"]),
+        wants_more=wants_more,
         positions=positions,
     )
 
@@ -207,6 +240,7 @@ def _problem(
     return Problem(
         xp=xp,
         layout=layout,
+        kind=plan.dtype,
         dtype=dtype,
         query=layout.spread(xp, given["query"]),
         key=layout.spread_keys(xp, given["key"]),

@@ -56,17 +56,23 @@ def not_an_array(name: str, x: object) -> NoReturn:
     """Refuse what is neither an array, nor a list, nor a number."""
     kind = type(x)
     title = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    remedy = f"convert it, for example with numpy.asarray({name})"
+    if title.startswith("scipy.sparse"):
+        remedy = f"make it dense: {name}.toarray()"
     raise TypeError(
-        f"`{name}` must be an array of NumPy or another Array API library, or a list, got {title}; "
-        f"convert it, for example with numpy.asarray({name})"
+        f"`{name}` must be an array of NumPy or another Array API library, or a list of numbers, "
+        f"got {title}; {remedy}"
     )
 
 
 def subclass(name: str, x: object) -> NoReturn:
     """Refuse a NumPy subclass whose meaning (a mask, a unit, a product) would be lost."""
+    remedy = f"pass numpy.asarray({name}) if that does not matter"
+    if type(x).__name__ == "MaskedArray":
+        remedy = f"pass {name}.filled(0) and say what is masked with `mask` or `key_lengths`"
     raise TypeError(
         f"`{name}` must be a plain numpy.ndarray, got its subclass {type(x).__name__}, whose own "
-        f"meaning would be lost; pass numpy.asarray({name})"
+        f"meaning would be lost; {remedy}"
     )
 
 
@@ -253,15 +259,28 @@ def integer(name: str, x: object, *, least: int | None = None) -> int:
 
 
 def real(name: str, x: object) -> float:
-    """Return a finite float, or refuse it."""
-    if getattr(x, "shape", None) == () and hasattr(x, "item"):
-        x = x.item()
+    """Return a finite float, or refuse it; an array of one number might record gradients."""
     if isinstance(x, bool) or not isinstance(x, Real):
-        raise TypeError(f"`{name}` must be a number, got {type(x).__name__}")
-    number = float(x)
+        raise TypeError(
+            f"`{name}` must be a number, got {type(x).__name__}; of an array of one number pass "
+            f"float({name})"
+        )
+    try:
+        number = float(x)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"`{name}` must be finite, got {number}")
     return number
+
+
+def fits(name: str, x: float | None, dtype: str, *, normal: bool = False) -> None:
+    """Refuse a number that the type of the sums cannot hold; `normal`: nor one near 0."""
+    largest, smallest = (3.4e38, 1.2e-38) if dtype == "float32" else (1.7e308, 2.3e-308)
+    if x is not None and (abs(x) > largest or (normal and abs(x) < smallest)):
+        raise ValueError(
+            f"`{name}` must be a number that {dtype}, the type of the sums, can hold, got {x}"
+        )
 
 
 def scale(x: object, head_size: int) -> float:
@@ -285,7 +304,7 @@ def window(x: object) -> tuple[int | None, int | None]:
     """Return (left, right), the keys beside the query's own position; None is unbounded."""
     if x is None:
         return None, None
-    if isinstance(x, Integral):
+    if isinstance(x, Integral) and str(x) not in ("True", "False"):
         raise TypeError(
             f"`window` must be a pair (left, right), got the int {x}: ({x}, {x}) sees {x} keys on "
             f"each side of the query's own position, ({x}, 0) only those before it"
@@ -310,7 +329,7 @@ def window(x: object) -> tuple[int | None, int | None]:
 def position_type(name: str, shape: Shape, dtype: str, lead: Shape, rank: int) -> None:
     """Refuse lengths or offsets that are no ints, or do not fit the leading axes."""
     if dtype not in INTEGERS:
-        raise TypeError(f"`{name}` must be int or an array of ints, got {dtype}")
+        raise TypeError(f"`{name}` must be int or an array of ints of at most 64 bits, got {dtype}")
     if shape and rank <= 3:
         raise ValueError(
             f"`{name}` must be a single int for a query of {rank} axes, got shape {shape}: it "
@@ -327,13 +346,13 @@ def position_range(name: str, least: int, most: int, low: int, high: int, what: 
         raise ValueError(f"`{name}` must be between {low} and {high}, {what}: got {wrong}")
 
 
-def positions_known(uses: Sequence[str], n_keys: int, n_queries: int) -> None:
+def positions_known(uses: Sequence[str], given: str, n_keys: int, n_queries: int) -> NoReturn:
     """Refuse to guess where the queries stand when lengths of one side alone are given."""
-    uses_text = ", ".join(f"`{use}`" for use in uses)
+    last = f"key_lengths - {n_queries}" if given == "key_lengths" else f"{n_keys} - query_lengths"
     raise ValueError(
-        f"{uses_text} needs the position of the queries, and lengths of one side alone do not give "
-        "it: pass query_offset=0 for a padded batch, query_offset=key_lengths - "
-        f"{n_queries} for a cache filled up to key_lengths (of {n_keys})"
+        f"{', '.join(f'`{use}`' for use in uses)} needs the position of the queries, and "
+        f"`{given}` alone does not give it: pass query_offset=0 for a padded batch, "
+        f"query_offset={last} where the last query stands at the last key"
     )
 
 
@@ -408,6 +427,15 @@ def part_kind(parts_so_far: int, part: object) -> None:
         )
 
 
+def parts_kind(parts: object) -> None:
+    """Refuse parts that are no iterable."""
+    if not isinstance(parts, Iterable):
+        raise TypeError(
+            f"`parts` must be an iterable of pairs (output, log_sum_exp), got "
+            f"{type(parts).__name__}"
+        )
+
+
 def no_parts() -> NoReturn:
     """Refuse to merge nothing."""
     raise ValueError("`parts` must hold at least one pair (output, log_sum_exp), got none")
@@ -427,6 +455,13 @@ def axes(axis: object, rank: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ValueError(f"`axis` must not name an axis twice, got {axis}")
     return tuple(found)
+
+
+def engine_cannot(engine: str, obstacle: str) -> NoReturn:
+    """Refuse an engine asked for by name that cannot do the call."""
+    raise ValueError(
+        f"engine {engine!r} cannot do this: {obstacle}; leave `engine` out and the plan chooses"
+    )
 
 
 def choice(what: str, name: object, known: Sequence[str]) -> str:

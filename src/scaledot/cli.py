@@ -26,10 +26,11 @@ INTERRUPTED = 130
 """The exit code of shells for a program that Ctrl-C ended: 128 + SIGINT."""
 
 ENGINES = {
-    "textbook": f"chosen up to {TEXTBOOK_SCORES:,} scores",
-    "blockwise": "chosen above, in O(T + S) memory",
+    "textbook": f"needs only NumPy; chosen up to {TEXTBOOK_SCORES:,} scores",
+    "blockwise": "needs only NumPy; for statistics, and without Numba",
+    "fused": "needs Numba; for output and log-sum-exp",
 }
-LIBRARIES = ("numpy", "array-api-compat", "ml_dtypes", "torch", "jax", "cupy", "onnx")
+LIBRARIES = ("numpy", "array-api-compat", "numba", "ml_dtypes", "torch", "jax", "cupy", "onnx")
 
 app = typer.Typer(name="scaledot", add_completion=False, rich_markup_mode=None)
 
@@ -313,4 +314,4 @@ def _engine_state(name: str) -> str:
         scaledot.plan(tiny, tiny, tiny, engine=name)
     except ValueError as error:
         return f"cannot run here: {error}"
-    return "runs here: needs only NumPy"
+    return "runs here"

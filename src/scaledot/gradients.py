@@ -126,7 +126,8 @@ def _block(
     if "bias" in totals:
         _add(xp, totals, "bias", (*heads, rows, keys), slope)
     if part.softcap is not None:
-        slope = slope * (1.0 - (stages.capped / part.softcap) ** 2)
+        bend = 1.0 - (stages.capped / part.softcap) ** 2
+        slope = xp.where(scores == -xp.inf, 0.0, slope * bend)  # 0 · NaN of a masked key is NaN
     slope = slope * part.scale
     if "query" in totals:
         key = arrays.convert(xp, part.key[..., keys, :], part.dtype)

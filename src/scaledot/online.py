@@ -121,7 +121,10 @@ def output(xp: Any, rows: Rows, shift: Array, total: Array) -> Array:
 
 
 def merge(xp: Any, one: Rows | None, part: Part) -> Rows:
-    """Return what a part amounts to, together with those before it."""
+    """Return what a part amounts to, together with those before it.
+
+    Here `acc` is an average already, so that no sum of large outputs overflows.
+    """
     lse = part.log_sum_exp
     empty = (lse == -xp.inf)[..., None]
     finite = xp.isfinite(part.output)
@@ -131,7 +134,16 @@ def merge(xp: Any, one: Rows | None, part: Part) -> Rows:
         xp.where(empty | ~finite, 0.0, part.output),
         xp.where(empty | finite, 0.0, part.output),
     )
-    return other if one is None else join(xp, one, other)
+    if one is None:
+        return other
+    row_max = xp.maximum(one.row_max, other.row_max)
+    mine = one.row_sum * shrink(xp, one.row_max, row_max)
+    yours = other.row_sum * shrink(xp, other.row_max, row_max)
+    total = mine + yours
+    share = xp.where(total == 0, 0.0, mine / total)[..., None]
+    rest = xp.where(total == 0, 0.0, yours / total)[..., None]
+    acc = one.acc * share + other.acc * rest
+    return Rows(row_max, total, acc, add(one.taint, other.taint))
 
 
 def softmax_over(xp: Any, z: Array, axes: tuple[int, ...]) -> Array:

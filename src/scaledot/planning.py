@@ -4,8 +4,9 @@ A plan is made once for each signature and cached; arrays travel beside it.
 """
 
 import math
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from scaledot import arrays, checks, masks
@@ -14,7 +15,7 @@ from scaledot.request import Blocks
 
 WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 """Bytes of a number."""
-ENGINES = ("textbook", "blockwise")
+ENGINES = ("textbook", "blockwise", "fused")
 TEXTBOOK_SCORES = 1024
 """Up to so many scores the definition itself is the fastest, and needs no memory to speak of."""
 BLOCK_SCORES = 2**20
@@ -22,6 +23,13 @@ BLOCK_SCORES = 2**20
 BLOCK_ROWS = 512
 BLOCK_KEYS = 1024
 """Rows and keys of a block: large enough that a library's matrix product runs at full speed."""
+
+
+FUSED_ROWS = 48
+"""Rows of a tile of the fused engine, in AVX-512: three vectors."""
+FUSED_KEYS = 96
+"""Keys of a block of the fused engine: 96 × 48 scores are 18 KiB, which stay in the nearest cache
+beside the values; longer blocks are slower, shorter ones cost more joins (measured)."""
 
 
 class Kind(NamedTuple):
@@ -51,6 +59,10 @@ class Signature(NamedTuple):
     softcap: float | None
     engine: str | None
     threads: int | None
+    on_cpu: bool
+    """Whether the arrays are in memory that the processor reads."""
+    wants_more: bool
+    """Whether more is wanted than the output and the log-sum-exp."""
     positions: bool
     """Whether more than the restrictions needs to know where the queries stand: `distance`."""
 
@@ -74,16 +86,21 @@ class Plan:
     scale: float
     softcap: float | None
     restrictions: tuple[str, ...]
-    left: int
-    right: int
+    left: int = field(repr=False)
+    right: int = field(repr=False)
     blocks: Blocks
-    threads: int
+    array_blocks: Blocks
+    """What the array engine takes at once beside the kernels: gradients, weights, statistics."""
     n_scores: int
     result_bytes: int
     """Bytes of the output."""
     working_bytes: int
     """Bytes in flight, about."""
     layout: Layout = field(repr=False)
+
+    def on_arrays(self) -> "Plan":
+        """Return the plan of what the kernels leave to the array engine."""
+        return replace(self, engine="blockwise", blocks=self.array_blocks)
 
     def __str__(self) -> str:
         """Say what will be done, a line for each decision."""
@@ -100,9 +117,15 @@ class Plan:
             ("blocks", "{} heads × {} rows × {} keys".format(*self.blocks)),
             ("scores", f"{self.n_scores:,}"),
             ("memory", f"output {_bytes(self.result_bytes)}, working {_bytes(self.working_bytes)}"),
-            ("threads", f"{self.threads}, beside those of the library's own products"),
+            ("threads", self._threads),
         ]
         return "\n".join(f"{name:<13}{text}" for name, text in lines)
+
+    @property
+    def _threads(self) -> str:
+        if self.engine != "fused":
+            return "those of the library's own products"
+        return f"at most {self.blocks.threads}" if self.blocks.threads else "all usable CPUs"
 
     @property
     def _is_grouped(self) -> bool:
@@ -141,9 +164,13 @@ def plan(its: Signature) -> Plan:
         ]
     )
     sum_dtype = arrays.sum_type(dtype)
+    scale = checks.scale(its.scale, head_size)
+    checks.fits("scale", scale, sum_dtype)
+    checks.fits("softcap", its.softcap, sum_dtype, normal=True)
     n_scores = math.prod(shape.sizes) * n_queries * n_keys
     engine, why = _choose(its, n_scores)
-    blocks = _blocks(engine, shape, n_queries, n_keys)
+    blocks = _blocks(engine, its.threads or 0, shape, n_queries, n_keys)
+    backward = "textbook" if engine == "textbook" else "blockwise"
     left, right = masks.sides(its.window, its.causal)
     value_size = its.value.shape[-1] if its.value else 0
     return Plan(
@@ -157,16 +184,16 @@ def plan(its: Signature) -> Plan:
         key_heads=shape.groups,
         dtype=dtype,
         sum_dtype=sum_dtype,
-        scale=checks.scale(its.scale, head_size),
+        scale=scale,
         softcap=its.softcap,
         restrictions=_restrictions(its),
         left=left,
         right=right,
         blocks=blocks,
-        threads=1,
+        array_blocks=_blocks(backward, its.threads or 0, shape, n_queries, n_keys),
         n_scores=n_scores,
         result_bytes=math.prod(shape.sizes) * n_queries * value_size * WIDTH[dtype],
-        working_bytes=3 * WIDTH[sum_dtype] * math.prod(blocks),
+        working_bytes=3 * WIDTH[sum_dtype] * math.prod(blocks[:3]),
         layout=shape,
     )
 
@@ -181,7 +208,8 @@ def _check_positions(its: Signature, n_queries: int, n_keys: int) -> None:
     uses = [name for name, is_used in used.items() if is_used]
     one_sided = (its.key_lengths is None) != (its.query_lengths is None)
     if uses and one_sided and its.query_offset is None:
-        checks.positions_known(uses, n_keys, n_queries)
+        given = "query_lengths" if its.key_lengths is None else "key_lengths"
+        checks.positions_known(uses, given, n_keys, n_queries)
 
 
 def _check_types(its: Signature) -> None:
@@ -214,18 +242,42 @@ def _check_broadcasts(its: Signature, shape: Layout, n_queries: int, n_keys: int
 
 def _choose(its: Signature, n_scores: int) -> tuple[str, str]:
     """Return the engine and why."""
+    obstacle = _obstacle(its)
     if its.engine is not None:
+        if its.engine == "fused" and obstacle:
+            checks.engine_cannot("fused", obstacle)
         return its.engine, "asked for by name"
     if n_scores <= TEXTBOOK_SCORES:
         return "textbook", f"{n_scores:,} scores are at most {TEXTBOOK_SCORES:,}"
-    return "blockwise", f"more than {TEXTBOOK_SCORES:,} scores, in O(T + S) memory"
+    if obstacle:
+        return "blockwise", f"in O(T + S) memory; not fused, because {obstacle}"
+    if its.wants_more:
+        return "blockwise", "in O(T + S) memory; more is wanted than output and log-sum-exp"
+    return "fused", f"more than {TEXTBOOK_SCORES:,} scores, in CPU memory"
 
 
-def _blocks(engine: str, shape: Layout, n_queries: int, n_keys: int) -> Blocks:
+def _obstacle(its: Signature) -> str:
+    """Return why the fused engine cannot do a call, or nothing."""
+    if not its.on_cpu:
+        return "the arrays are not in CPU memory"
+    return missing_numba()
+
+
+@cache
+def missing_numba() -> str:
+    """Return why kernels cannot be compiled here, or nothing."""
+    if find_spec("numba") is None:
+        return "numba is not installed"
+    return ""
+
+
+def _blocks(engine: str, threads: int, shape: Layout, n_queries: int, n_keys: int) -> Blocks:
     """Return how much is taken at once."""
     n_heads = math.prod(shape.sizes)
     if engine == "textbook":
         return Blocks(max(n_heads, 1), max(n_queries, 1), max(n_keys, 1))
+    if engine == "fused":
+        return Blocks(1, min(FUSED_ROWS, max(n_queries, 1)), FUSED_KEYS, threads)
     rows = max(1, min(n_queries, BLOCK_ROWS))
     # Few rows, as in decoding, leave room for longer blocks of keys.
     keys = max(1, min(n_keys, BLOCK_KEYS * max(1, BLOCK_ROWS // (8 * rows))))

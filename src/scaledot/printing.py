@@ -38,11 +38,11 @@ def progress(n_rows: int, n_rows_a_slice: int) -> Iterator[Callable[[int], None]
 def print_problem(console: Console, inputs: Sequence[Path], problem: Problem) -> None:
     """Print what goes in."""
     console.print("inputs", style="bold")
-    console.print(f"  {'from':<13}{' '.join(map(str, inputs))}")
+    console.print(f"  {'from':<15}{' '.join(map(str, inputs))}")
     arrays = {name: getattr(problem, name) for name in files.REQUIRED}
     for name, x in (arrays | problem.how).items():
         text = f"{x.dtype.name:<8} {x.shape}" if isinstance(x, np.ndarray) else _option(x)
-        console.print(f"  {name:<13}{text}")
+        console.print(f"  {name:<15}{text}")
 
 
 def _option(x: object) -> str:

@@ -22,6 +22,8 @@ class Problem:
 
     xp: Any
     layout: Layout
+    kind: str
+    """The name of the promoted type of query, key and value."""
     dtype: Any
     """The library's type of the sums, in which everything is computed."""
     query: Array
@@ -113,8 +115,10 @@ class Problem:
 
     def positions(self, rows: slice) -> Array:
         """Return the positions of rows among the keys, (*batch, *folded, rows)."""
-        positions = self.rows[rows] + self.query_offset
-        return self.xp.asarray(positions, device=arrays.device_of(self.xp, self.query))
+        # As floats: the integers of some libraries are narrower than an offset may be.
+        positions = (self.rows[rows] + self.query_offset).astype(np.float64)
+        positions = self.xp.asarray(positions, device=arrays.device_of(self.xp, self.query))
+        return arrays.convert(self.xp, positions, self.dtype)
 
     def intervals(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """Return the keys that rows may see, half-open, each (*batch, *folded, rows)."""
@@ -168,21 +172,22 @@ class Canvas:
         self._xp = xp
         self._layout = layout
         self._whole = whole
-        self._view = layout.spread(xp, whole, n_tail)
+        self.view = layout.spread(xp, whole, n_tail)
+        """(*batch, *folded, *tail)."""
 
     def put(self, index: Index, block: Array) -> None:
         """Write a block at its place (*batch, *folded, *tail)."""
-        block = arrays.convert(self._xp, block, self._view.dtype)
-        self._view = assign(self._view, index, block)
+        block = arrays.convert(self._xp, block, self.view.dtype)
+        self.view = assign(self.view, index, block)
 
     def add(self, index: Index, block: Array) -> None:
         """Add a block at its place."""
-        self.put(index, self._view[index] + block)
+        self.put(index, self.view[index] + block)
 
     def whole(self) -> Array:
         """Return the result in the caller's shape."""
         if arrays.is_immutable(self._whole):
-            return self._layout.gather(self._xp, self._view, tuple(self._whole.shape))
+            return self._layout.gather(self._xp, self.view, tuple(self._whole.shape))
         return self._whole
 
 

@@ -1,7 +1,7 @@
 """What a call asks of an engine, and the results that the engine fills block of rows by block."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from scaledot import arrays, online, statistics
@@ -19,6 +19,8 @@ class Blocks(NamedTuple):
     heads: int
     rows: int
     keys: int
+    threads: int = 0
+    """At most so many threads of this library; 0 for all usable CPUs."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,23 @@ class Request:
     k: int = 8
     residuals: bool = False
     """The maxima and the sum of each row as well, for gradients."""
+
+    @property
+    def some(self) -> bool:
+        """Whether anything is wanted at all."""
+        return bool(self.output or self.weights or self.statistics or self.residuals)
+
+    @property
+    def more(self) -> bool:
+        """Whether more is wanted than the output and what normalises it."""
+        return self.weights or any(name != "log_sum_exp" for name in self.statistics)
+
+    def split(self) -> tuple["Request", "Request"]:
+        """Return what is the output and its normaliser, and the rest."""
+        kept = tuple(name for name in self.statistics if name == "log_sum_exp")
+        rest = tuple(name for name in self.statistics if name != "log_sum_exp")
+        first = replace(self, weights=False, statistics=kept)
+        return first, replace(self, output=False, residuals=False, statistics=rest)
 
     @property
     def moments(self) -> bool:
@@ -90,6 +109,10 @@ class Results:
         xp, query = self._problem.xp, self._problem.query
         return xp.zeros((), dtype=self._problem.dtype, device=arrays.device_of(xp, query))
 
+    def view(self, name: str) -> Array:
+        """Return the canonical view of a result, to be written where it can be."""
+        return self._canvases[name].view
+
     def put(self, name: str, index: Index, block: Array) -> None:
         """Write a block of a result."""
         self._canvases[name].put(index, block)
@@ -109,10 +132,10 @@ class Results:
         row_max: Array,
         shift: Array,
         total: Array,
-        output: Array | None,
-        moments: Moments | None,
-        top: TopK | None,
-        sinks: Array | None,
+        output: Array | None = None,
+        moments: Moments | None = None,
+        top: TopK | None = None,
+        sinks: Array | None = None,
     ) -> None:
         """Write all that is known of a block of rows once it has seen its keys.
 

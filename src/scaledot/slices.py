@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import scaledot
+from scaledot.call import prepare
 from scaledot.files import Array, Refusal
 from scaledot.statistics import DEFAULT
 
@@ -38,9 +39,9 @@ def refusals() -> Iterator[None]:
 
 
 def plan(problem: Problem) -> "scaledot.Plan":
-    """Return the plan of the whole; all checks of the library are made here."""
+    """Return the plan of the whole, statistics included; all checks are made here."""
     with refusals():
-        return scaledot.plan(problem.query, problem.key, problem.value, **problem.how)
+        return prepare(problem.query, problem.key, problem.value, problem.how, wants_more=True).plan
 
 
 def rooms(problem: Problem) -> dict[str, Array]:

@@ -81,7 +81,7 @@ def moments(xp: Any, scores: Array, products: Array, first: int, positions: Arra
     columns = xp.arange(scores.shape[-1], dtype=top.dtype, device=device_of(xp, scores))
     others = xp.where(columns == top[..., None], 0.0, exps)
     gap = xp.where(exps > 0, online.anchor(xp, row_max)[..., None] - scores, 0.0)
-    away = xp.astype(xp.abs(positions[..., None] - (columns + first)), scores.dtype)
+    away = xp.abs(positions[..., None] - xp.astype(columns + first, scores.dtype))
     return Moments(
         row_max,
         top + first,
@@ -99,8 +99,7 @@ def _spread(xp: Any, products: Array, visible: Array) -> tuple[Array, ...]:
     """Return count, pivot, offset, squares and peak of the visible products."""
     count = xp.sum(xp.astype(visible, products.dtype), axis=-1)
     n = xp.maximum(count, xp.ones_like(count))
-    # The largest product as pivot: near the others where they are close to each other, and unlike
-    # their sum it cannot overflow.
+    # The largest product as pivot: near the others where they are close to each other.
     pivot = online.anchor(xp, xp.max(xp.where(visible, products, -xp.inf), axis=-1))
     deviation = xp.where(visible, products - pivot[..., None], 0.0)
     offset = xp.sum(deviation, axis=-1) / n

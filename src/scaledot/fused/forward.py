@@ -1,0 +1,377 @@
+"""Attention forward, tile by tile: output and normaliser of queries in lanes.
+
+A tile is up to three vectors of query rows that share their keys. Its queries are transposed once
+into Qᵀ [D][lanes]; then for each block of keys the scores, their restrictions, the online softmax
+and the product with the values follow one another while the block is in the nearest caches.
+
+Scores are kept in one of two units: *plain* ones are products as they are, where nothing but a
+positive scale is asked of them (the exponent's factor then holds the scale); all others are
+finished scores. The maximum is subtracted first and the factor applied to the difference, so that
+finite scores never overflow.
+
+Names: `its` is the record of the call, `source` that of a set of keys, `x` the thread's scratch of
+floats, `at` and `bounds` what is known of the lanes, `few` a row of lanes in the type of an array,
+and `one` shows a single vector; see `scaledot.fused.work`.
+"""
+
+import math
+
+import numpy as np
+
+from scaledot import masks
+from scaledot.fused.blocks import gather, release, spread, widen
+from scaledot.fused.jit import entry, inlined, kernel
+from scaledot.fused.simd import (
+    add,
+    add_bias,
+    anchor,
+    blank,
+    fetch_add,
+    is_half,
+    larger,
+    loads,
+    mul,
+    power,
+    splat,
+    stores,
+    sub,
+    tanh,
+    unless,
+    wide,
+    width,
+    within,
+)
+from scaledot.fused.tiles import accumulate, multiply
+from scaledot.fused.work import BIAS, MASK, OUT, QUERY, ROW
+
+FULL_TILE = 3
+"""Vectors of a full tile."""
+
+visible_keys = kernel(masks.visible_keys)
+"""The very function of `scaledot.masks`, on single rows."""
+
+
+@entry
+def run(
+    counter, budget, call, heads, keyed, query, key, value, bias, mask, sinks, out, rows,
+    x, at, bounds, few, few_bias, few_mask, few_out,
+):  # fmt: skip
+    """Do tiles, fetched one by one from the counter, until none is left or the budget is spent.
+
+    Tiles count from the last rows of a set of keys to the first: under causal the last are the
+    heavy ones, and light ones balance the threads at the end.
+    """
+    its, one = call[0], blank(x, 1)
+    n_vectors = (its.n_folded * its.n_queries + width(one) - 1) // width(one)
+    n_tiles = (n_vectors + FULL_TILE - 1) // FULL_TILE
+    for _ in range(budget):
+        item = fetch_add(counter, 0, 1)
+        if item >= n_tiles * its.n_batches:
+            return
+        batch = item // n_tiles
+        first, n = tile_of(n_tiles - 1 - item % n_tiles, n_tiles, n_vectors)
+        lanes = n * width(one)
+        place_rows(batch, first * width(one), its, heads, at, bounds, lanes)
+        gather(
+            query, at, QUERY * its.full, 0, its.query_column, its.head_size, few, x,
+            its.at_queries, lanes, one,
+        )  # fmt: skip
+        walk(
+            keyed[batch], its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask,
+            lanes, one,
+        )  # fmt: skip
+        finish(its, sinks, rows, x, at, lanes)
+        if its.has_output == 0:
+            continue
+        if not is_finite(x, its.at_output, its.value_size * lanes):
+            contain(
+                keyed[batch], its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask,
+                lanes, one,
+            )  # fmt: skip
+        release(
+            x, its.at_output, its.at_factor, out, at, OUT * its.full, its.out_column,
+            its.value_size, few_out, lanes, one,
+        )  # fmt: skip
+
+
+@kernel
+def tile_of(tile, n_tiles, n_vectors):
+    """Return the first vector of a tile and how many it has: 3, the last ones 2 rather than 1."""
+    n_full = n_vectors - 2 * n_tiles
+    if n_full < 0:  # a single vector
+        return 0, 1
+    if tile < n_full:
+        return tile * FULL_TILE, FULL_TILE
+    return n_full * FULL_TILE + (tile - n_full) * 2, 2
+
+
+@inlined
+def place_rows(batch, first, its, heads, at, bounds, lanes):
+    """Note where the rows of a tile lie and which keys they see.
+
+    Rows of heads that share keys alternate: row g is query g // n_folded of head g % n_folded, so
+    that the rows of a tile are near each other. Lanes beyond the last row repeat it.
+    """
+    for lane in range(lanes):
+        row = min(first + lane, its.n_folded * its.n_queries - 1)
+        query = row // its.n_folded
+        number = batch * its.n_folded + row % its.n_folded
+        head = heads[number]
+        at[QUERY * its.full + lane] = head.query + query * its.query_row
+        at[OUT * its.full + lane] = head.out + query * its.out_row
+        at[ROW * its.full + lane] = number * its.n_queries + query
+        at[BIAS * its.full + lane] = head.bias + query * its.bias_row
+        at[MASK * its.full + lane] = head.mask + query * its.mask_row
+        start, stop = visible_keys(
+            query, head.query_offset, its.left, its.right, head.n_keys, head.n_queries
+        )
+        bounds[lane] = start
+        bounds[its.full + lane] = stop
+
+
+@inlined
+def walk(
+    source, its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask, lanes, one
+):  # fmt: skip
+    """Take the keys that some row of a tile sees into its sums, block by block."""
+    low, high, all_from, all_to = span(its, bounds, lanes)
+    for lane in range(lanes):
+        x[its.at_row_max + lane] = -np.inf
+        x[its.at_row_sum + lane] = 0.0
+    for place in range(its.at_output, its.at_output + its.value_size * lanes):
+        x[place] = 0.0
+    if high <= low:
+        return
+    # Equal blocks, in whole rows of a tile: a short last one would cost as much as a long one.
+    n_blocks = (high - low + its.block_keys - 1) // its.block_keys
+    step = ((high - low + n_blocks - 1) // n_blocks + 7) // 8 * 8
+    for begin in range(low, high, step):
+        n = min(step, high - begin)
+        is_partial = begin < all_from or begin + n > all_to
+        score(
+            source, begin, n, is_partial, its, key, bias, mask, x, at, bounds, few, few_bias,
+            few_mask, lanes, one,
+        )  # fmt: skip
+        if its.has_output:
+            add_values(source, begin, n, its, value, x, few, lanes, one)
+
+
+@inlined
+def span(its, bounds, lanes):
+    """Return the keys that some row sees, low to high, and those that all rows see."""
+    low, high, all_from, all_to = its.n_keys, 0, 0, its.n_keys
+    for lane in range(lanes):
+        start, stop = bounds[lane], bounds[its.full + lane]
+        if stop > start:
+            low, high = min(low, start), max(high, stop)
+        all_from, all_to = max(all_from, start), min(all_to, stop)
+    return low, high, all_from, all_to
+
+
+@inlined
+def score(
+    source, begin, n, is_partial, its, key, bias, mask, x, at, bounds, few, few_bias, few_mask,
+    lanes, one,
+):  # fmt: skip
+    """Turn a block of keys into weights, relative to the maximum so far, and add them up."""
+    for lane in range(0, lanes, width(one)):
+        stores(x, its.at_shrink + lane, 0, loads(x, its.at_row_max + lane, one), one)
+    multiply_keys(source, begin, n, its, key, x, few, its.at_row_max, lanes, one)
+    if is_partial or its.has_mask or its.is_plain == 0:
+        # the maxima of products include keys that are not visible, or lie in another unit
+        for lane in range(0, lanes, width(one)):
+            stores(x, its.at_row_max + lane, 0, loads(x, its.at_shrink + lane, one), one)
+        restrict(
+            begin, n, is_partial, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
+        )
+    exponent, least = splat(its.exponent, one), splat(its.least, one)
+    for lane in range(0, lanes, width(one)):
+        low = anchor(loads(x, its.at_row_max + lane, one))
+        shrink = power(sub(loads(x, its.at_shrink + lane, one), low), exponent, least)
+        total = mul(loads(x, its.at_row_sum + lane, one), shrink)
+        for place in range(its.at_scores + lane, its.at_scores + n * lanes, lanes):
+            weights = power(sub(loads(x, place, one), low), exponent, least)
+            stores(x, place, 0, weights, one)
+            total = add(total, weights)
+        stores(x, its.at_row_sum + lane, 0, total, one)
+        stores(x, its.at_shrink + lane, 0, shrink, one)
+
+
+@inlined
+def multiply_keys(source, begin, n, its, key, x, few, tops, lanes, one):
+    """Write the products of a block of keys with the queries of the tile."""
+    start, row, column = source.key + begin * its.key_row, its.key_row, its.key_column
+    if is_half(key):
+        widen(key, start, row, column, n, its.head_size, few, x, its.at_keys, one)
+        start, row, column = its.at_keys, its.head_size, 1
+    keys = wide(key, x)
+    if lanes == 3 * width(one):
+        multiply(
+            keys, start, row, column, n, x, its.at_queries, its.head_size, its.at_scores, tops,
+            blank(x, 3),
+        )  # fmt: skip
+    elif lanes == 2 * width(one):
+        multiply(
+            keys, start, row, column, n, x, its.at_queries, its.head_size, its.at_scores, tops,
+            blank(x, 2),
+        )  # fmt: skip
+    else:
+        multiply(
+            keys, start, row, column, n, x, its.at_queries, its.head_size, its.at_scores, tops, one
+        )
+
+
+@inlined
+def add_values(source, begin, n, its, value, x, few, lanes, one):
+    """Add the values of a block of keys, by their weights, to the output of the tile."""
+    start, row, column = source.value + begin * its.value_row, its.value_row, its.value_column
+    if is_half(value):
+        widen(value, start, row, column, n, its.value_size, few, x, its.at_values, one)
+        start, row, column = its.at_values, its.value_size, 1
+    values = wide(value, x)
+    if lanes == 3 * width(one):
+        accumulate(
+            values, start, column, row, its.value_size, x, its.at_scores, n, its.at_output,
+            its.at_shrink, blank(x, 3),
+        )  # fmt: skip
+    elif lanes == 2 * width(one):
+        accumulate(
+            values, start, column, row, its.value_size, x, its.at_scores, n, its.at_output,
+            its.at_shrink, blank(x, 2),
+        )  # fmt: skip
+    else:
+        accumulate(
+            values, start, column, row, its.value_size, x, its.at_scores, n, its.at_output,
+            its.at_shrink, one,
+        )  # fmt: skip
+
+
+@inlined
+def restrict(
+    begin, n, is_partial, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
+):  # fmt: skip
+    """Take products to scores, in their order: scale, softcap, bias, masks; raise the maxima."""
+    if its.has_bias:
+        spread_or_gather(
+            bias, at, BIAS * its.full, begin * its.bias_column, its.bias_column, n, few_bias, x,
+            its.at_bias, lanes, one,
+        )  # fmt: skip
+    if its.has_mask:
+        spread_or_gather(
+            mask, at, MASK * its.full, begin * its.mask_column, its.mask_column, n, few_mask, x,
+            its.at_forbidden, lanes, one,
+        )  # fmt: skip
+    scale, cap = splat(its.scale, one), splat(its.softcap, one)
+    uncap = splat(1.0 / its.softcap, one)
+    for lane in range(0, lanes, width(one)):
+        top = loads(x, its.at_row_max + lane, one)
+        for r in range(n):
+            place = r * lanes + lane
+            scores = loads(x, its.at_scores + place, one)
+            if its.is_plain == 0:
+                scores = mul(scores, scale)
+                if its.softcap > 0:
+                    scores = mul(tanh(mul(scores, uncap)), cap)
+                if its.has_bias:
+                    scores = add_bias(scores, loads(x, its.at_bias + place, one))
+            if its.has_mask:
+                scores = unless(scores, loads(x, its.at_forbidden + place, one))
+            if is_partial:
+                scores = within(scores, begin + r, bounds, lane, its.full)
+            stores(x, its.at_scores + place, 0, scores, one)
+            top = larger(scores, top)
+        stores(x, its.at_row_max + lane, 0, top, one)
+
+
+@inlined
+def spread_or_gather(a, at, begin, start, step, n, few, x, into, lanes, one):
+    """Write the block of a bias or mask that a tile needs; what all rows share is read once."""
+    for lane in range(1, lanes):
+        if at[begin + lane] != at[begin]:
+            gather(a, at, begin, start, step, n, few, x, into, lanes, one)
+            return
+    spread(a, at[begin] + start, step, n, few, x, into, lanes, one)
+
+
+@inlined
+def finish(its, sinks, rows, x, at, lanes):
+    """Take the sinks in, write maxima and sums of the rows, and note what finishes their output."""
+    n_rows = its.n_batches * its.n_folded * its.n_queries
+    for lane in range(lanes):
+        row = at[ROW * its.full + lane]
+        row_max = x[its.at_row_max + lane] * its.unit
+        row_sum = x[its.at_row_sum + lane]
+        shift, total, factor = row_max, row_sum * 1.0, 1.0
+        if its.has_sinks:
+            sink = sinks[row // its.n_queries] * 1.0
+            if sink > row_max or sink != sink:
+                shift = sink
+            if shift != -np.inf:
+                factor = math.exp(row_max - shift)
+                total = total * factor + math.exp(sink - shift)
+        rows[row] = row_max
+        rows[n_rows + row] = shift
+        rows[2 * n_rows + row] = total
+        x[its.at_factor + lane] = 0.0 if row_sum == 0.0 else factor / total
+
+
+@kernel
+def is_finite(x, start, n):
+    """Tell whether n numbers are all finite."""
+    found = 0.0
+    for place in range(start, start + n):
+        found += x[place] * 0.0
+    return found == 0.0
+
+
+@inlined
+def contain(
+    source, its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask, lanes, one
+):  # fmt: skip
+    """Do the output of a tile again, whose values hold NaN or infinities.
+
+    Only finite values are multiplied; the others are counted where they are visible, that is where
+    the score is not -inf. The normaliser is known by now and taken into the weights, so that a sum
+    of large values, which brings a tile here as well, does not overflow. Slow and rare.
+    """
+    low, high, _, _ = span(its, bounds, lanes)
+    for place in range(its.value_size * lanes):
+        x[its.at_output + place] = 0.0
+        x[its.at_taint + place] = 0.0
+    for begin in range(low, high, its.block_keys):
+        n = min(its.block_keys, high - begin)
+        for lane in range(lanes):
+            x[its.at_shrink + lane] = x[its.at_row_max + lane]
+        multiply_keys(source, begin, n, its, key, x, few, its.at_shrink, lanes, one)
+        restrict(
+            begin, n, begin >= low, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
+        )
+        widen(
+            value, source.value + begin * its.value_row, its.value_row, its.value_column, n,
+            its.value_size, few, x, its.at_values, one,
+        )  # fmt: skip
+        for r in range(n):
+            contain_row(x, its, r, lanes)
+    for lane in range(lanes):
+        factor = x[its.at_factor + lane]
+        for place in range(lane, its.value_size * lanes, lanes):
+            # factor - factor: NaN in a row that sees a NaN score, whatever its values are
+            x[its.at_output + place] += x[its.at_taint + place] + (factor - factor)
+        x[its.at_factor + lane] = 1.0
+
+
+@kernel
+def contain_row(x, its, r, lanes):
+    """Add the values of one key to the output of a tile, or to its taint if not finite."""
+    for lane in range(lanes):
+        score, top = x[its.at_scores + r * lanes + lane], x[its.at_row_max + lane]
+        if score == -np.inf:
+            continue
+        weight = 2.0 ** ((score - (top if top != -np.inf else 0.0)) * its.exponent)
+        weight *= x[its.at_factor + lane]
+        for e in range(its.value_size):
+            number = x[its.at_values + r * its.value_size + e]
+            if number - number == 0.0:
+                x[its.at_output + e * lanes + lane] += weight * number
+            else:
+                x[its.at_taint + e * lanes + lane] += number

@@ -1,0 +1,63 @@
+"""The products of tiles: queries in lanes, keys and values read as they lie.
+
+Everything is one product, C[r, lanes] (+)= Σ_p A[r, p] · B[p, lanes]: A is read number by number in
+whatever strides it has and multiplied into whole rows of B. So keys and values are never packed or
+transposed, and the softmax never adds across lanes.
+
+    scores of a block    Sᵀ = K Qᵀ       A = keys,     B = Qᵀ [D][lanes]
+    output of a block    Oᵀ += Vᵀ P      A = values,   B = weights [keys][lanes]
+
+Eight rows by three vectors hold 24 sums in registers, beside 3 vectors of B and one of A: what the
+32 registers of AVX-512 take, and measured to run at the peak of the multiply-adders. B and C lie in
+the thread's scratch `x`; `like` shows how many vectors a row of them has.
+"""
+
+from scaledot.fused.jit import kernel
+from scaledot.fused.simd import fold_larger, loads, mul, rank1, stores, tile, width, zeros
+
+
+@kernel
+def multiply(a, start, row, column, n_rows, x, b, n, c, tops, like):
+    """Write C[r] = Σ_p a[start + r·row + p·column] · B[p]; raise `tops` to the largest."""
+    lanes = width(like)
+    largest = loads(x, tops, like)
+    r = 0
+    while r + 8 <= n_rows:
+        sums = zeros(8, like)
+        place = start + r * row
+        for p in range(n):
+            sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
+        stores(x, c + r * lanes, lanes, sums, like)
+        largest = fold_larger(sums, largest)
+        r += 8
+    while r < n_rows:
+        sums = zeros(1, like)
+        place = start + r * row
+        for p in range(n):
+            sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
+        stores(x, c + r * lanes, lanes, sums, like)
+        largest = fold_larger(sums, largest)
+        r += 1
+    stores(x, tops, 0, largest, like)
+
+
+@kernel
+def accumulate(a, start, row, column, n_rows, x, b, n, c, shrink, like):
+    """Write C[r] = shrink · C[r] + Σ_p a[start + r·row + p·column] · B[p]."""
+    lanes = width(like)
+    factor = loads(x, shrink, like)
+    r = 0
+    while r + 8 <= n_rows:
+        sums = mul(tile(x, c + r * lanes, 8, like), factor)
+        place = start + r * row
+        for p in range(n):
+            sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
+        stores(x, c + r * lanes, lanes, sums, like)
+        r += 8
+    while r < n_rows:
+        sums = mul(loads(x, c + r * lanes, like), factor)
+        place = start + r * row
+        for p in range(n):
+            sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
+        stores(x, c + r * lanes, lanes, sums, like)
+        r += 1

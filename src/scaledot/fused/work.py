@@ -1,0 +1,80 @@
+"""What kernels are given: flat arrays, and records that say where things lie in them.
+
+An array of any rank and strides is a flat window of memory with, for each head, the place of its
+first element, and two strides. Kernels therefore read and write arrays as they lie, and one
+compiled kernel serves every shape. Records keep the names without the cost of as many arguments.
+"""
+
+import numpy as np
+
+CALL = np.dtype(
+    [
+        *(
+            (name, np.int64)
+            for name in (
+                "n_batches",  # sets of keys; each has n_folded query heads, which share its tiles
+                "n_folded",
+                "n_queries",
+                "n_keys",
+                "head_size",
+                "value_size",
+                # strides in elements
+                "query_row",
+                "query_column",
+                "key_row",
+                "key_column",
+                "value_row",
+                "value_column",
+                "out_row",
+                "out_column",
+                "bias_row",
+                "bias_column",
+                "mask_row",
+                "mask_column",
+                "full",  # lanes of a full tile
+                "left",  # how many keys a row sees before its own position, and behind it
+                "right",
+                "block_keys",
+                # bools
+                "has_output",
+                "has_bias",
+                "has_mask",
+                "has_sinks",
+                "is_plain",  # scores stay products until the exponent, which holds the scale
+                # places in the scratch of floats; lanes are those of a full tile
+                "at_queries",  # Qᵀ [D][lanes]
+                "at_scores",  # [block_keys][lanes], then the weights in place
+                "at_output",  # Oᵀ [E][lanes]
+                "at_taint",  # [E][lanes]: what visible NaN and infinities add to the output
+                "at_bias",  # [block_keys][lanes]
+                "at_forbidden",  # [block_keys][lanes]: 1 where the mask forbids
+                "at_keys",  # [block_keys][D]: keys widened from 16 bits
+                "at_values",  # [block_keys][E]: values widened
+                "at_row_max",  # [lanes], like the next three
+                "at_row_sum",
+                "at_shrink",  # what the sums so far shrink by as the maximum grows
+                "at_factor",  # what finishes the output
+            )
+        ),
+        ("scale", np.float64),
+        ("softcap", np.float64),  # 0 for none
+        ("exponent", np.float64),  # what takes differences of scores to exponents of 2
+        ("least", np.float64),  # the difference from which on the weight is 0
+        ("unit", np.float64),  # what takes scores, as they are kept, to scores
+    ]
+)
+"""One call: sizes, strides, what the scores go through, and the plan of the scratch."""
+
+HEAD = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("query", "out", "bias", "mask", "query_offset", "n_keys", "n_queries")
+    ]
+)
+"""One query head: the places of its first elements, and its numbers."""
+
+KEYED = np.dtype([("key", np.int64), ("value", np.int64)])
+"""One set of keys: the places of its first elements."""
+
+QUERY, OUT, ROW, BIAS, MASK, N_PLACES = range(6)
+"""Sections of `at`, each of `full` lanes: where the row of a lane begins in each array."""

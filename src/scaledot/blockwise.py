@@ -63,7 +63,7 @@ def _run_rows(part: Problem, request: Request, results: Results, index: Index, n
 def _average(
     part: Problem, rows: slice, n_keys: int, shift: Array, total: Array, output: Array
 ) -> Array:
-    """Return the output by weights that are normalised first: its sum of large values overflowed."""
+    """Return the output by weights that are normalised first: sums of large values overflowed."""
     xp, average, taint = part.xp, part.xp.zeros_like(output), None
     for keys, stages in part.walk(rows, n_keys):
         weights = online.softmax(xp, stages.masked, shift, total)

@@ -9,6 +9,7 @@ import numpy as np
 
 from scaledot import arrays as memory
 from scaledot.fused import forward, target, threads
+from scaledot.fused.jit import records
 from scaledot.fused.simd import F32_LANES, F64_LANES
 from scaledot.fused.work import CALL, HEAD, KEYED, N_PLACES
 from scaledot.problem import WHOLE, Problem
@@ -65,6 +66,7 @@ def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.
         sinks = np.array(_a_head(memory.as_numpy(problem.sinks), problem.layout.sizes))
     names = ("query", "key", "value", "bias", "mask", "out")
     query, key, value, bias, mask, out = (windows[name].flat for name in names)
+    tables = records(call), records(heads), records(keyed)
     inputs = (query, key, value, bias, mask, sinks, out, rows)
     few = (query.dtype, bias.dtype, mask.dtype, out.dtype)
 
@@ -78,7 +80,7 @@ def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.
         )
 
         def work(counter: np.ndarray, budget: int) -> None:
-            forward.run(counter, budget, call, heads, keyed, *inputs, *own)
+            forward.run(counter, budget, *tables, *inputs, *own)
 
         return work
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import llvmlite
 import numba
+import numpy as np
 from numba import njit
 from numba.core.caching import FunctionCache
 
@@ -39,6 +40,11 @@ def entry(function: Callable[..., None]) -> Any:
     if folder is not None and not numba.config.DISABLE_JIT:
         compiled._cache = KernelCache(function)
     return compiled
+
+
+def records(x: np.ndarray) -> np.ndarray:
+    """Return an array of records as kernels take it: with the JIT off, Python reads the fields."""
+    return x.view(np.recarray) if numba.config.DISABLE_JIT else x
 
 
 @cache

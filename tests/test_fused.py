@@ -1,0 +1,452 @@
+"""What is the fused engine's own: words and their twins, tile edges, threads, bounds, the cache."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from scaledot import attend, observe, plan, vjp
+
+pytest.importorskip("numba", reason="pypi/numba: no wheels for this platform")
+
+from scaledot.fused import simd, target, threads
+
+WIDTHS = target.VECTOR_BYTES
+ROWS = (1, 15, 16, 17, 31, 33, 47, 48, 49, 63, 95, 96, 97, 145)
+
+
+def run(code, **environment):
+    """Run code in a fresh process and return what it prints."""
+    env = {name: x for name, x in os.environ.items() if not name.startswith(("SCALEDOT", "NUMBA"))}
+    env |= {name: str(x) for name, x in environment.items() if x is not None}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def draw(*shapes, seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def close(got, want, times=1):
+    eps = np.finfo(got.dtype).eps
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=32 * eps * times)
+
+
+# ---------------------------------------------------------------------------------------- words
+
+WORDS = """
+    import numpy as np
+    from numba import njit
+    from scaledot.fused import simd
+    from scaledot.fused.simd import *
+
+    @njit
+    def forms(x, y, z, out, n, bias):
+        like = blank(x, 2)
+        step = width(like)
+        for i in range(0, n, step):
+            a, b = loads(x, i, like), loads(y, i, like)
+            stores(out, 0 * n + i, 0, add(a, b), like)
+            stores(out, 1 * n + i, 0, sub(a, b), like)
+            stores(out, 2 * n + i, 0, mul(a, b), like)
+            stores(out, 3 * n + i, 0, larger(a, b), like)
+            stores(out, 4 * n + i, 0, anchor(a), like)
+            stores(out, 5 * n + i, 0, add_bias(a, b), like)
+            stores(out, 6 * n + i, 0, unless(a, loads(z, i, like)), like)
+            stores(out, 7 * n + i, 0, tanh(a), like)
+            scale, low = splat(1.5, like), splat(-bias / 1.5, like)
+            stores(out, 8 * n + i, 0, power(a, scale, low), like)
+
+    for dtype in (np.float32, np.float64):
+        n = 1 << 12
+        rng = np.random.default_rng(0)
+        x = (rng.standard_normal(n) * 10).astype(dtype)
+        y = (rng.standard_normal(n) * 10).astype(dtype)
+        x[:6] = 0, -0.0, np.inf, -np.inf, np.nan, -1e-30
+        y[:4] = np.nan, -np.inf, -np.inf, 1
+        x[100:200] = -np.abs(x[100:200]) * 20
+        x[x > 60] = 60
+        z = (rng.random(n) > 0.5).astype(dtype)
+        out = np.empty(9 * n, dtype)
+        bias = 1023 if dtype == np.float64 else 127
+        forms(x, y, z, out, n, bias)
+        got = out.reshape(9, n)
+        with np.errstate(all="ignore"):
+            want = [
+                w.twin(*args)[0]
+                for w, args in (
+                    (add, ((x,), (y,))), (sub, ((x,), (y,))), (mul, ((x,), (y,))),
+                    (larger, ((x,), (y,))), (anchor, ((x,),)), (add_bias, ((x,), (y,))),
+                    (unless, ((x,), (z,))), (tanh, ((x,),)),
+                )
+            ]
+        for mine, theirs in zip(got[:7], want[:7]):
+            np.testing.assert_array_equal(mine, theirs)
+        ulp = np.finfo(dtype).eps
+        np.testing.assert_allclose(got[7], want[7], rtol=4 * ulp, atol=0)
+        t = x.astype(np.longdouble) * 1.5
+        with np.errstate(all="ignore"):
+            right = np.exp2(np.maximum(t, -bias))
+        normal = ~(t < 2 - bias) & np.isfinite(t)
+        np.testing.assert_allclose(
+            got[8][normal].astype(np.longdouble), right[normal], rtol=1.0 * ulp, atol=0
+        )
+        assert got[8][3] == 0 and np.isnan(got[8][4])
+        assert not got[8][t < -bias - 1].any()
+    print("ok")
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_words_are_their_twins(width):
+    assert run(WORDS, SCALEDOT_VECTOR_BYTES=width) == "ok"
+
+
+MOVES = """
+    import numpy as np
+    from numba import njit
+    from scaledot.fused.simd import *
+
+    @njit
+    def moves(a, at, out, rows, acc_in, acc_out):
+        like = blank(rows, 1)
+        scatter(out, at, 0, 3, transposed(a, at, 0, 2, like))
+        scatter(out, at, 0, 3 + width(like), columns(rows, 1, 2 * width(like), like))
+        three = blank(rows, 3)
+        sums = rank1(tile(acc_in, 0, 8, three), rows, 5, 7, loads(rows, 11, three))
+        stores(acc_out, 0, width(three), sums, three)
+        stores(acc_out, 8 * width(three), 0, fold_larger(sums, three), three)
+
+    for sums, kinds in ((np.float32, (np.float32, np.int16, np.uint16)), (np.float64, (np.float64,))):
+        n = VECTOR_BYTES // np.dtype(sums).itemsize
+        rng = np.random.default_rng(1)
+        rows = rng.standard_normal(40 * n).astype(sums)
+        for kind in kinds:
+            a = narrow(rng.standard_normal(100 * n).astype(sums), np.dtype(kind))
+            at = rng.permutation(n).astype(np.int64) * 5 * n
+            results = []
+            for dialect in ("words", "twins"):
+                out = np.zeros(100 * n, kind)
+                acc = np.arange(24 * n).astype(sums)
+                acc_out = np.zeros(27 * n, sums)
+                if dialect == "words":
+                    moves(a, at, out, rows, acc, acc_out)
+                else:
+                    like = blank.twin(rows, 1)
+                    scatter.twin(out, at, 0, 3, transposed.twin(a, at, 0, 2, like))
+                    scatter.twin(out, at, 0, 3 + n, columns.twin(rows, 1, 2 * n, like))
+                    three = blank.twin(rows, 3)
+                    sums_ = rank1.twin(
+                        tile.twin(acc, 0, 8, three), rows, 5, 7, loads.twin(rows, 11, three)
+                    )
+                    stores.twin(acc_out, 0, 3 * n, sums_, three)
+                    stores.twin(acc_out, 24 * n, 0, fold_larger.twin(sums_, three), three)
+                results.append((out, acc_out))
+            np.testing.assert_array_equal(results[0][0], results[1][0])
+            np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-6)
+    halves = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, np.nan, np.inf, -np.inf, 3.4e38, 1e-40], "f")
+    import ml_dtypes
+    np.testing.assert_array_equal(
+        narrow(halves, np.dtype(np.uint16)), halves.astype(ml_dtypes.bfloat16).view(np.uint16)
+    )
+    print("ok")
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_moves_are_their_twins(width):
+    assert run(MOVES, SCALEDOT_VECTOR_BYTES=width) == "ok"
+
+
+# ---------------------------------------------------------------------------------- the engine
+
+
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (20, 3)}], ids=str)
+@pytest.mark.parametrize("n_keys", ROWS)
+@pytest.mark.parametrize("n_queries", ROWS)
+def test_tile_edges(n_queries, n_keys, how):
+    query, key, value = draw((2, n_queries, 5), (2, n_keys, 5), (2, n_keys, 3))
+    exact = (x.astype(np.float64) for x in (query, key, value))
+    close(
+        attend(query, key, value, engine="fused", **how), attend(*exact, engine="textbook", **how)
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 7, 8, 15, 16, 17, 80, 160, 257])
+@pytest.mark.parametrize("value_size", [0, 1, 3, 8, 17, 257])
+def test_any_head_and_value_size(size, value_size):
+    query, key, value = draw((2, 50, size), (2, 60, size), (2, 60, value_size))
+    exact = (x.astype(np.float64) for x in (query, key, value))
+    close(attend(query, key, value, engine="fused"), attend(*exact, engine="textbook"))
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 2), (6, 1), (7, 1), (8, 2), (32, 8)])
+def test_groups_share_tiles(heads):
+    many, few = heads
+    query, key, value = draw((2, many, 23, 8), (2, few, 40, 8), (2, few, 40, 8))
+    exact = [x.astype(np.float64) for x in (query, key, value)]
+    how = {"causal": True, "sinks": np.linspace(-1, 1, many)}
+    close(
+        attend(query, key, value, engine="fused", **how), attend(*exact, engine="textbook", **how)
+    )
+
+
+WHOLE = """
+    import numpy as np
+    from scaledot import attend
+    rng = np.random.default_rng(0)
+    n = {n}
+    for dtype in ("f2", "f4", "f8"):
+        query, key, value = rng.standard_normal((3, 2, n, 6)).astype(dtype)
+        bias, mask = rng.standard_normal((n, n)), rng.random((2, 1, n)) > 0.3
+        exact = [x.astype("f8") for x in (query, key, value)]
+        for how in ({{}}, dict(causal=True), dict(window=(3, 1), bias=bias), dict(mask=mask),
+                    dict(softcap=2.0, sinks=0.5), dict(bias=bias[:1], causal=True, query_offset=2)):
+            got = attend(query, key, value, engine="fused", **how)
+            want = attend(*exact, engine="textbook", **how)
+            budget = 64 * max(np.finfo(dtype).eps, 1e-16)
+            assert np.abs(got - want).max() < budget, (dtype, how, np.abs(got - want).max())
+    print("ok")
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width(width):
+    assert run(WHOLE.format(n=70), SCALEDOT_VECTOR_BYTES=width) == "ok"
+
+
+@pytest.mark.parametrize("width", [16])
+def test_without_the_jit(width):
+    assert run(WHOLE.format(n=6), SCALEDOT_VECTOR_BYTES=width, NUMBA_DISABLE_JIT=1) == "ok"
+
+
+def test_arrays_are_read_and_written_within_their_bounds():
+    """Each array lies in a sea of NaN; a step outside would show in the result or in the sea."""
+
+    def afloat(x):
+        sea = np.full(tuple(n + 6 for n in x.shape), np.nan, x.dtype)
+        inside = sea[tuple(slice(3, n + 3) for n in x.shape)]
+        inside[...] = x
+        return sea, inside
+
+    for n_queries, n_keys, size in ((50, 97, 17), (48, 96, 16), (1, 5, 3), (65, 200, 33)):
+        query, key, value = draw((3, n_queries, size), (3, n_keys, size), (3, n_keys, size))
+        (bias,) = draw((n_queries, n_keys), seed=3)
+        want = attend(query, key, value, bias=bias, engine="fused")
+        seas = [afloat(x) for x in (query, key, value, bias)]
+        sea, out = afloat(np.zeros_like(want))
+        insides = [inside for _, inside in seas]
+        attend(*insides[:3], bias=insides[3], engine="fused", out=out)
+        np.testing.assert_array_equal(out, want)
+        out[...] = np.nan
+        assert np.isnan(sea).all()
+
+
+# ------------------------------------------------------------------------- threads and processes
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    query, key, value = draw(*[(4, 300, 32)] * 3)
+    whole = [attend(query, key, value, causal=True, threads=n) for n in (1, 2, 3, 8)]
+    for other in whole[1:]:
+        np.testing.assert_array_equal(other, whole[0])
+
+
+def test_many_threads_at_once():
+    query, key, value = draw(*[(4, 200, 16)] * 3)
+    want = attend(query, key, value)
+    wrong = []
+
+    def call():
+        for _ in range(20):
+            if not np.array_equal(attend(query, key, value), want):
+                wrong.append(1)
+
+    callers = [threading.Thread(target=call) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_an_error_in_a_helper_reaches_the_caller():
+    def kernels():
+        def work(counter, budget):
+            time.sleep(0.01)
+            counter[0] += 1
+            if threading.current_thread() is not threading.main_thread():
+                raise RuntimeError("helper")
+
+        return work
+
+    with pytest.raises(RuntimeError, match="helper"):
+        threads.run(kernels, 100, 1, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="pypi/scaledot: Windows has no fork")
+def test_fork_after_use():
+    code = """
+        import os
+        import numpy as np
+        from scaledot import attend
+        x = np.random.default_rng(0).standard_normal((4, 300, 32)).astype("f4")
+        want = attend(x, x, x)
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if np.array_equal(attend(x, x, x), want) else 1)
+            assert os.waitpid(pid, 0)[1] == 0
+        print("ok")
+    """
+    assert run(code, SCALEDOT_NUM_THREADS=2) == "ok"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pypi/scaledot: signals of POSIX")
+def test_ctrl_c_stops_soon():
+    code = """
+        import numpy as np
+        from scaledot import attend
+        x = np.ones((1, 8, 16384, 64), "f4")
+        attend(x[..., :200, :], x[..., :200, :], x[..., :200, :])
+        print("ready", flush=True)
+        for _ in range(100):
+            attend(x, x, x)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    start = time.perf_counter()
+    child.send_signal(signal.SIGINT)
+    _, error = child.communicate(timeout=30)
+    assert "KeyboardInterrupt" in error
+    # 0.2 s to stop, and the time in which Python ends on a busy machine
+    assert time.perf_counter() - start < 2
+
+
+def test_environment_is_checked():
+    code = """
+        from scaledot.fused import target
+        for call in (target.n_threads, target.vector_bytes):
+            try:
+                call()
+            except ValueError as error:
+                print(error)
+    """
+    said = run(code, SCALEDOT_NUM_THREADS="many", SCALEDOT_VECTOR_BYTES="48")
+    assert "SCALEDOT_NUM_THREADS must be a number from 1 on, got 'many'" in said
+    assert "SCALEDOT_VECTOR_BYTES must be one of 64, 32, 16, got '48'" in said
+
+
+# ---------------------------------------------------------------------------------- compilation
+
+FIRST = """
+    import numpy as np
+    from scaledot import attend
+    x = np.ones((2, 60, 8), "f4")
+    attend(x, x, x)
+    from scaledot.fused import forward
+    print(sum(forward.run.stats.cache_hits.values()), len(forward.run.signatures))
+"""
+
+
+def test_kernels_are_kept(tmp_path):
+    folder = tmp_path / "cache"
+    assert run(FIRST, SCALEDOT_CACHE_DIR=folder) == "0 1"
+    assert run(FIRST, SCALEDOT_CACHE_DIR=folder) == "1 1"
+    # other widths and processors have folders of their own
+    assert run(FIRST, SCALEDOT_CACHE_DIR=folder, SCALEDOT_VECTOR_BYTES=16).startswith("0")
+    assert len(list(folder.iterdir())) == 2
+    # a damaged file is as if it were not there
+    for file in folder.rglob("*.nbc"):
+        file.write_bytes(b"damaged")
+    assert run(FIRST, SCALEDOT_CACHE_DIR=folder) == "0 1"
+
+
+def test_nothing_fails_where_nothing_can_be_written(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    assert run(FIRST, SCALEDOT_CACHE_DIR=file / "cache") == "0 1"
+    assert run(FIRST, HOME="/nonexistent", XDG_CACHE_HOME="") == "0 1"
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="pypi/scaledot: owners of POSIX")
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert run(FIRST, SCALEDOT_CACHE_DIR=folder) == "0 1"
+    assert not list(folder.iterdir())
+
+
+def test_few_kernels_serve_all_kinds_of_calls():
+    from scaledot.fused import forward
+
+    before = set(forward.run.signatures)
+    query, key, value = draw((2, 4, 40, 8), (2, 2, 50, 8), (2, 2, 50, 8))
+    (bias,) = draw((40, 50))
+    mask = bias > 0
+    for arrays in (
+        (query, key, value),
+        (query[..., ::2], key[..., ::2], value[:, :, ::-1]),
+        (query[0, 0], key[0, 0], value[0, 0]),
+    ):
+        for how in (
+            {},
+            {"bias": bias},
+            {"bias": bias[0].astype(np.float64), "mask": mask},
+            {"mask": mask[:, ::-1], "softcap": 1.0, "sinks": 0.0},
+            {"causal": True, "window": (3, 3), "key_lengths": 30, "query_offset": 0},
+        ):
+            attend(*arrays, engine="fused", **how)
+            observe(*arrays[:2], statistics="log_sum_exp", engine="fused", **how)
+            vjp(*arrays, engine="fused", **how)
+    assert len(set(forward.run.signatures) - before) <= 12
+
+
+def test_without_numba_everything_runs_and_the_plan_says_so():
+    code = """
+        import importlib.util, sys
+        find = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *a: None if name == "numba" else find(name, *a)
+        sys.modules["numba"] = None
+        import numpy as np
+        from scaledot import attend, plan
+        x = np.ones((2, 60, 8), "f4")
+        assert (attend(x, x, x) == 1).all()
+        print(plan(x, x, x).engine, "|", plan(x, x, x).why)
+        try:
+            attend(x, x, x, engine="fused")
+        except ValueError as error:
+            print(error)
+    """
+    said = run(code)
+    assert "blockwise | in O(T + S) memory; not fused, because numba is not installed" in said
+    assert "engine 'fused' cannot do this: numba is not installed" in said
+
+
+def test_the_plan_chooses_by_sizes_alone():
+    small, large = draw((4, 8), seed=1)[0], draw((2, 60, 8))[0]
+    assert plan(small, small, small).engine == "textbook"
+    assert plan(large, large, large).engine == "fused"
+    assert str(plan(large, large, large, threads=3)).endswith("at most 3")
+    assert simd.VECTOR_BYTES in WIDTHS

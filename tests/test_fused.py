@@ -131,7 +131,8 @@ MOVES = """
         stores(acc_out, 0, width(three), sums, three)
         stores(acc_out, 8 * width(three), 0, fold_larger(sums, three), three)
 
-    for sums, kinds in ((np.float32, (np.float32, np.int16, np.uint16)), (np.float64, (np.float64,))):
+    all_kinds = {np.float32: (np.float32, np.int16, np.uint16), np.float64: (np.float64,)}
+    for sums, kinds in all_kinds.items():
         n = VECTOR_BYTES // np.dtype(sums).itemsize
         rng = np.random.default_rng(1)
         rows = rng.standard_normal(40 * n).astype(sums)

@@ -83,7 +83,7 @@ def run(
         finish(its, sinks, rows, x, at, lanes)
         if its.has_output == 0:
             continue
-        if not is_finite(x, its.at_output, its.value_size * lanes):
+        if not is_finite(x, its.at_output, its.value_size * lanes, its.at_shrink, one):
             contain(
                 keyed[batch], its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask,
                 lanes, one,
@@ -112,10 +112,10 @@ def place_rows(batch, first, its, heads, at, bounds, lanes):
     Rows of heads that share keys alternate: row g is query g // n_folded of head g % n_folded, so
     that the rows of a tile are near each other. Lanes beyond the last row repeat it.
     """
+    last = its.n_folded * its.n_queries - 1
+    query, folded = first // its.n_folded, first % its.n_folded
     for lane in range(lanes):
-        row = min(first + lane, its.n_folded * its.n_queries - 1)
-        query = row // its.n_folded
-        number = batch * its.n_folded + row % its.n_folded
+        number = batch * its.n_folded + folded
         head = heads[number]
         at[QUERY * its.full + lane] = head.query + query * its.query_row
         at[OUT * its.full + lane] = head.out + query * its.out_row
@@ -127,6 +127,10 @@ def place_rows(batch, first, its, heads, at, bounds, lanes):
         )
         bounds[lane] = start
         bounds[its.full + lane] = stop
+        if first + lane < last:
+            folded += 1
+            if folded == its.n_folded:
+                query, folded = query + 1, 0
 
 
 @inlined
@@ -135,11 +139,12 @@ def walk(
 ):  # fmt: skip
     """Take the keys that some row of a tile sees into its sums, block by block."""
     low, high, all_from, all_to = span(its, bounds, lanes)
-    for lane in range(lanes):
-        x[its.at_row_max + lane] = -np.inf
-        x[its.at_row_sum + lane] = 0.0
-    for place in range(its.at_output, its.at_output + its.value_size * lanes):
-        x[place] = 0.0
+    nothing, zero = splat(-np.inf, one), splat(0.0, one)
+    for lane in range(0, lanes, width(one)):
+        stores(x, its.at_row_max + lane, 0, nothing, one)
+        stores(x, its.at_row_sum + lane, 0, zero, one)
+    for place in range(0, its.value_size * lanes, width(one)):
+        stores(x, its.at_output + place, 0, zero, one)
     if high <= low:
         return
     # Equal blocks, in whole rows of a tile: a short last one would cost as much as a long one.
@@ -316,12 +321,17 @@ def finish(its, sinks, rows, x, at, lanes):
 
 
 @kernel
-def is_finite(x, start, n):
-    """Tell whether n numbers are all finite."""
-    found = 0.0
-    for place in range(start, start + n):
-        found += x[place] * 0.0
-    return found == 0.0
+def is_finite(x, start, n, spare, one):
+    """Tell whether n numbers, a multiple of a vector's, are all finite; writes a spare vector."""
+    zero = splat(0.0, one)
+    found = zero
+    for place in range(start, start + n, width(one)):
+        found = add(found, mul(loads(x, place, one), zero))
+    stores(x, spare, 0, found, one)
+    total = 0.0
+    for lane in range(width(one)):
+        total += x[spare + lane]
+    return total == 0.0
 
 
 @inlined

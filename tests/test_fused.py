@@ -286,17 +286,14 @@ def test_many_threads_at_once():
 
 
 def test_an_error_in_a_helper_reaches_the_caller():
-    def kernels():
-        def work(counter, budget):
-            time.sleep(0.01)
-            counter[0] += 1
-            if threading.current_thread() is not threading.main_thread():
-                raise RuntimeError("helper")
-
-        return work
+    def kernel(counter, budget):
+        time.sleep(0.01)
+        counter[0] += 1
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("helper")
 
     with pytest.raises(RuntimeError, match="helper"):
-        threads.run(kernels, 100, 1, 2)
+        threads.run(kernel, 100, 1, 2)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="pypi/scaledot: Windows has no fork")

@@ -102,15 +102,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
-def run(kernels: Callable[[], Kernel], n_items: int, budget: int, n_threads: int) -> None:
-    """Do all items of a call on so many threads, that of the caller among them.
-
-    `kernels` makes the kernel of one thread, with scratch of its own.
-    """
+def run(kernel: Kernel, n_items: int, budget: int, n_threads: int) -> None:
+    """Do all items of a call on so many threads, that of the caller among them."""
     counter = np.zeros(1, np.int64)
-    job = Job(Shared(kernels), counter, n_items, budget)
-    if n_threads > 1:
-        _pool.offer(job, n_threads - 1)
+    if n_threads == 1:
+        while counter[0] < n_items:
+            kernel(counter, budget)
+        return
+    job = Job(kernel, counter, n_items, budget)
+    _pool.offer(job, n_threads - 1)
     try:
         job.work()
     except BaseException:
@@ -118,17 +118,3 @@ def run(kernels: Callable[[], Kernel], n_items: int, budget: int, n_threads: int
         raise
     finally:
         job.close()
-
-
-class Shared:
-    """A kernel that is made once in each thread that runs it."""
-
-    def __init__(self, kernels: Callable[[], Kernel]) -> None:
-        self._kernels = kernels
-        self._local = threading.local()
-
-    def __call__(self, counter: np.ndarray, budget: int) -> None:
-        """Run the kernel of this thread."""
-        if not hasattr(self._local, "kernel"):
-            self._local.kernel = self._kernels()
-        self._local.kernel(counter, budget)

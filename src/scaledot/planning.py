@@ -27,8 +27,8 @@ BLOCK_KEYS = 1024
 
 FUSED_ROWS = 48
 """Rows of a tile of the fused engine, in AVX-512: three vectors."""
-FUSED_KEYS = 128
-"""Keys of a block of the fused engine: 128 × 48 scores are 24 KiB, which stay in the nearest cache
+FUSED_KEYS = 64
+"""Keys of a block of the fused engine: 64 × 48 scores are 12 KiB, which stay in the nearest cache
 beside the values; longer blocks are slower, shorter ones cost more joins (measured)."""
 
 

@@ -206,6 +206,72 @@ def test_groups_share_tiles(heads):
     )
 
 
+# ------------------------------------------------------------------------------------ decoding
+
+
+def restrictions(n_queries, n_keys):
+    rng = np.random.default_rng(5)
+    bias = rng.standard_normal((n_queries, n_keys))
+    bias[:, 3] = -np.inf
+    return {
+        "none": {},
+        "causal": {"causal": True},
+        "window": {"window": (20, 0)},
+        "early": {"causal": True, "query_offset": 3},
+        "softcap": {"softcap": 2.0},
+        "bias": {"bias": bias},
+        "half-bias": {"bias": bias.astype(np.float16)},
+        "mask": {"mask": rng.random((n_queries, n_keys)) > 0.3},
+        "nothing": {"mask": np.zeros((1, n_keys), bool)},
+        "sinks": {"sinks": 1.0},
+        "lengths": {"key_lengths": np.array([5, n_keys]), "query_offset": 2},
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", restrictions(1, 1000))
+@pytest.mark.parametrize(("heads", "n_queries"), [((4, 4), 1), ((8, 2), 2), ((2, 1), 3)])
+def test_few_queries(heads, n_queries, name, dtype):
+    many, few = heads
+    for n_keys in (64, 77, 2100):
+        how = restrictions(n_queries, n_keys)[name]
+        query, key, value = draw(
+            (2, many, n_queries, 32), (2, few, n_keys, 32), (2, few, n_keys, 144), dtype=dtype
+        )
+        exact = [x.astype(np.float64) for x in (query, key, value)]
+        got = observe(query, key, value, statistics="log_sum_exp", engine="fused", **how)
+        want = observe(*exact, statistics="log_sum_exp", engine="textbook", **how)
+        close(got.output, want.output)
+        close(got.log_sum_exp, want.log_sum_exp, times=8)
+
+
+def test_few_queries_and_values_that_are_not_finite():
+    query, key, value = draw((2, 1, 32), (2, 500, 32), (2, 500, 32))
+    value[0, 100, 3], value[0, 400, 5], value[1, 499, 7] = np.nan, np.inf, np.nan
+    got = attend(query, key, value, engine="fused")
+    want = attend(query, key, value, engine="textbook")
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+    hidden = attend(query, key, value, causal=True, query_offset=99, engine="fused")
+    assert np.isfinite(hidden).all()
+
+
+def test_a_decoding_step_is_its_row():
+    query, key, value = draw((4, 200, 64), (4, 200, 64), (4, 200, 64))
+    whole = attend(query, key, value, causal=True, engine="fused")
+    for step in (63, 64, 150, 199):
+        one = attend(query[:, step : step + 1], key[:, : step + 1], value[:, : step + 1],
+                     causal=True, engine="fused")  # fmt: skip
+        close(one, whole[:, step : step + 1].astype(np.float64))
+
+
+def test_decoding_has_the_same_bits_for_any_number_of_threads():
+    query, key, value = draw((2, 1, 64), (2, 20_000, 64), (2, 20_000, 64))
+    whole = [attend(query, key, value, threads=n) for n in (1, 2, 3, 8)]
+    for other in whole[1:]:
+        np.testing.assert_array_equal(other, whole[0])
+
+
 WHOLE = """
     import numpy as np
     from scaledot import attend
@@ -221,6 +287,11 @@ WHOLE = """
             want = attend(*exact, engine="textbook", **how)
             budget = 64 * max(np.finfo(dtype).eps, 1e-16)
             assert np.abs(got - want).max() < budget, (dtype, how, np.abs(got - want).max())
+        one, keys, values = (rng.standard_normal(shape).astype(dtype)
+                             for shape in ((2, 1, 16), (2, 70, 16), (2, 70, 16)))
+        got = attend(one, keys, values, engine="fused")
+        want = attend(*(x.astype("f8") for x in (one, keys, values)), engine="textbook")
+        assert np.abs(got - want).max() < budget
     print("ok")
 """
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from scaledot import arrays as memory
-from scaledot.fused import forward, target, threads
+from scaledot.fused import decode, forward, target, threads
 from scaledot.fused.tables import Ints, Signature, Tables, tables
 from scaledot.fused.windows import is_whole, whole, window
 from scaledot.fused.work import N_PLACES
@@ -17,6 +17,8 @@ SLICE_FLOPS = 2e9
 """Operations of one call of a kernel: some hundredths of a second, for which Ctrl-C waits."""
 ALONE_FLOPS = 1.5e7
 """Up to so many operations, about 0.15 ms, handing work to another thread does not pay."""
+DECODING = 16
+"""How many times longer an operation takes in decoding, which waits for memory."""
 KEPT_FLOATS = 2**20
 """Scratch of more numbers is not kept from call to call."""
 
@@ -89,7 +91,56 @@ def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.
     if problem.sinks is not None:
         spread = np.broadcast_to(memory.as_numpy(problem.sinks)[..., 0], sizes)
         sinks = np.array(spread, order="C").reshape(-1)
-    _share(tables(its), flats, sinks, rows, blocks.threads)
+    known = tables(its)
+    few = _is_decoding(its, known) and bias.dtype == sums  # its bias is read number by number
+    if few and _decode(its, known, flats, sinks, rows, blocks.threads):
+        return
+    _share(known, flats, sinks, rows, blocks.threads)
+
+
+def _is_decoding(its: Signature, known: Tables) -> bool:
+    """Tell whether there are few queries over many keys, in rows of whole vectors."""
+    lanes = known.full // forward.FULL_TILE
+    lies = (its.query, its.key, its.value, its.out) if its.has_output else (its.query, its.key)
+    return (
+        known.n_rows <= decode.MOST_ROWS
+        and its.n_keys >= decode.BLOCK
+        and its.head_size > 0
+        and its.head_size % lanes == its.value_size % lanes == 0
+        and all(one.column == 1 for one in lies)
+    )
+
+
+def _decode(
+    its: Signature,
+    known: Tables,
+    flats: dict[str, np.ndarray],
+    sinks: np.ndarray,
+    rows: np.ndarray,
+    limit: int,
+) -> bool:
+    """Attend with few queries; tell whether all that was met is finite."""
+    lanes = known.full // forward.FULL_TILE
+    n_items = known.n_sets * known.n_parts
+    parts = np.empty(n_items * known.n_rows * (2 + its.value_size), rows.dtype)
+    trouble = np.zeros(1, np.int64)
+    given = (*(flats[name] for name in ("query", "key", "value", "bias", "mask")), parts, trouble)
+    n_floats = 2 * lanes + known.n_rows * (its.head_size + decode.BLOCK + lanes) + its.value_size
+
+    def kernel(counter: np.ndarray, budget: int) -> None:
+        x = memory.empty(np, (n_floats,), rows.dtype, None)
+        decode.run(counter, budget, known.call, known.heads, known.keyed, *given, x)
+
+    flops = known.flops // known.full * known.n_rows // known.n_parts + 1
+    alone = flops * n_items < ALONE_FLOPS / DECODING
+    n_threads = 1 if alone else limit or target.n_threads()
+    budget = max(1, int(SLICE_FLOPS / DECODING) // flops)
+    threads.run(kernel, n_items, budget, min(n_threads, n_items))
+    if trouble[0]:
+        return False
+    x = memory.empty(np, (n_floats,), rows.dtype, None)
+    decode.join(known.call, known.heads, parts, sinks, flats["out"], rows, x)
+    return True
 
 
 def _share(

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import config, types
-from numba.core import imputils
+from numba.core import cgutils, imputils
 from numba.extending import intrinsic
 
 from scaledot.fused.codegen import (
     EXP2,
+    I8,
     I32,
     I64,
     VECTOR_BYTES,
@@ -103,6 +104,72 @@ def zeros(typing, n, like):
         return context.make_tuple(builder, signature.return_type, [zero] * count)
 
     return pack_of(like.dtype, count)(n, like), generate
+
+
+@word(lambda like: (np.zeros_like(like[0]),) * len(like[0]))
+def square(typing, like):
+    """Return as many vectors of zeros as a vector has lanes."""
+
+    def generate(context, builder, signature, arguments):
+        vectors = [like.dtype.constant(0.0)] * like.dtype.lanes
+        return context.make_tuple(builder, signature.return_type, vectors)
+
+    return pack_of(like.dtype, like.dtype.lanes)(like), generate
+
+
+@word(lambda a, i: None)
+def prefetch(typing, a, i):
+    """Ask for the memory around an element, which will soon be read."""
+
+    def generate(context, builder, signature, arguments):
+        code = Code(context, builder, VECTORS[types.float32])
+        pointer = builder.bitcast(code.pointer(a, arguments[0], arguments[1]), I8.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, I32(0), I32(2), I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(a, types.intp), generate
+
+
+def _twin_dots(sums, x, a, i, stride):
+    n = len(x[0])
+    rows = (widen(a[i + r * stride : i + r * stride + n]) for r in range(n))
+    return tuple(
+        (total + row * x[0]).astype(x[0].dtype) for total, row in zip(sums, rows, strict=True)
+    )
+
+
+@word(_twin_dots)
+def dots(typing, sums, x, a, i, stride):
+    """Return sums[r] + x · a[i + r·stride ...] lane by lane, for as many rows as lanes."""
+
+    def generate(context, builder, signature, arguments):
+        code = Code(context, builder, x.dtype)
+        (vector,) = unpack(builder, arguments[1])
+        found = []
+        for r, total in enumerate(unpack(builder, arguments[0])):
+            place = builder.add(arguments[3], builder.mul(I64(r), arguments[4]))
+            row = code.load(a.dtype, code.pointer(a, arguments[2], place))
+            found.append(code.call("fma", row, vector, total))
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return sums(sums, x, a, types.intp, types.intp), generate
+
+
+@word(lambda x: (np.array([v.sum() for v in x], x[0].dtype),))
+def fold_rows(typing, x):
+    """Return the sums of the lanes of each of LANES vectors, in one vector."""
+
+    def generate(context, builder, signature, arguments):
+        code = Code(context, builder, x.dtype)
+        vectors = code.transpose(unpack(builder, arguments[0]))
+        while len(vectors) > 1:
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            vectors = [builder.fadd(one, other) for one, other in pairs]
+        return context.make_tuple(builder, signature.return_type, vectors)
+
+    return pack_of(x.dtype, 1)(x), generate
 
 
 @word(lambda x, like: tuple(np.full_like(v, x) for v in like))

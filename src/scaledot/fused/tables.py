@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scaledot.fused.decode import MOST_PARTS, PART_KEYS
 from scaledot.fused.forward import FULL_TILE
 from scaledot.fused.jit import records
 from scaledot.fused.simd import F32_LANES, F64_LANES
@@ -68,6 +69,11 @@ class Tables(NamedTuple):
     n_items: int
     flops: int
     """Operations of an item, at most."""
+    n_rows: int
+    """Query rows that share their keys."""
+    n_parts: int
+    """Of the keys of a set, in decoding."""
+    n_sets: int
 
 
 def tables(its: Signature) -> Tables:
@@ -102,10 +108,23 @@ def _make(its: Signature) -> Tables:
     call["exponent"] = unit * math.log2(math.e)
     call["least"] = (-1023 if its.sums == "float64" else -127) / call["exponent"]
     n_floats = _plan_scratch(call, its)
+    n_parts = min(MOST_PARTS, max(1, -(-its.n_keys // PART_KEYS)))
+    call["n_parts"], call["part_size"] = n_parts, 2 + its.value_size
     full = int(call["full"][0])
     n_items = len(keyed) * -(-n_folded * its.n_queries // full)
     flops = 2 * full * its.n_keys * (its.head_size + its.value_size) + 1
-    return Tables(records(call), records(heads), records(keyed), full, n_floats, n_items, flops)
+    return Tables(
+        call=records(call),
+        heads=records(heads),
+        keyed=records(keyed),
+        full=full,
+        n_floats=n_floats,
+        n_items=n_items,
+        flops=flops,
+        n_rows=n_folded * its.n_queries,
+        n_parts=n_parts,
+        n_sets=len(keyed),
+    )
 
 
 _kept = lru_cache(maxsize=128)(_make)

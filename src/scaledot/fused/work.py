@@ -35,6 +35,8 @@ CALL = np.dtype(
                 "left",  # how many keys a row sees before its own position, and behind it
                 "right",
                 "block_keys",
+                "n_parts",  # of the keys of a set, in decoding, and the numbers of a row of a part
+                "part_size",
                 # bools
                 "has_output",
                 "has_bias",

@@ -444,6 +444,24 @@ def test_version_help_and_info(shell):
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
+def test_warm_compiles_every_kernel_once(shell, monkeypatch):
+    code, out, err = shell("warm")
+    assert (code, err) == (0, "")
+    lines = [line.split()[:2] for line in out.splitlines()]
+    types = ("float32", "float64", "float16", "bfloat16")
+    assert lines == [[dtype, kernel] for dtype in types for kernel in ("rows", "decoding")]
+    from scaledot.fused import decode, forward
+
+    before = len(forward.run.signatures), len(decode.run.signatures)
+    x = np.ones((2, 70, 3), np.float32)
+    scaledot.attend(x, x, x, causal=True, engine="fused")
+    assert (len(forward.run.signatures), len(decode.run.signatures)) == before
+    monkeypatch.setattr(cli, "missing_numba", lambda: "numba is not installed")
+    code, _, err = shell("warm")
+    assert code == 2
+    assert "there are no kernels to compile: numba is not installed" in err
+
+
 def test_every_engine_is_described():
     assert tuple(cli.ENGINES) == planning.ENGINES
 

@@ -34,7 +34,9 @@ def attention(
         Two axes are enough; leading axes broadcast. Axis -3, where there is one, counts heads: H is
         a multiple of G, and query head h reads key head h // (H // G), or one of both is 1.
     key : array (..., G, S, D)
+        Real numbers, as all three: floats, integers or bools.
     value : array (..., G, S, E)
+        Of the heads and the length of the keys.
     out : (array or None, array or None), optional
         Where to write the output and the weights: of exactly the result's shape and type, writable,
         overlapping no input. They are what is returned.
@@ -270,6 +272,7 @@ def vjp(
     Returns
     -------
     output : array (..., H, T, E)
+        In the promoted type of the inputs.
     pullback : function
         ``pullback(grad_output=None, *, log_sum_exp=None, entropy=None)`` takes the gradients of a
         loss by the output (..., H, T, E), by the log-sum-exp and by the entropy (..., H, T), at

@@ -1,10 +1,11 @@
-"""The commands of the shell: `scaledot run` and `scaledot info`."""
+"""The commands of the shell: `scaledot run`, `scaledot warm` and `scaledot info`."""
 
 import io
 import math
 import os
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from importlib import metadata
@@ -17,7 +18,7 @@ import typer
 import scaledot
 from scaledot import files, printing, slices
 from scaledot.files import Array, Refusal
-from scaledot.planning import TEXTBOOK_SCORES
+from scaledot.planning import TEXTBOOK_SCORES, missing_numba
 
 WEIGHTS_LIMIT = 2**30
 """Bytes of weights that are written without a flag that says so."""
@@ -277,6 +278,34 @@ def _refuse_large_weights(size: int) -> None:
             "leave them out with --no-weights, or write them piece by piece with --weights-to "
             "FILE.npy"
         )
+
+
+# --------------------------------------------------------------------------------- scaledot warm
+
+KERNELS = (("rows", (1, 60, 8), (1, 60, 8)), ("decoding", (1, 1, 64), (1, 64, 64)))
+"""Shapes of query, and of key and value, that each need a kernel of their own."""
+
+
+@app.command()
+def warm() -> None:
+    """Compile all kernels now, so that no later call has to wait for them."""
+    obstacle = missing_numba()
+    if obstacle:
+        raise Refusal(f"there are no kernels to compile: {obstacle}")
+    console = printing.plain_console()
+    types = [np.dtype(name) for name in ("float32", "float64", "float16")]
+    with suppress(ModuleNotFoundError):
+        import ml_dtypes
+
+        types.append(np.dtype(ml_dtypes.bfloat16))
+    for dtype in types:
+        for name, shape, keyed in KERNELS:
+            start = time.perf_counter()
+            query, key = np.ones(shape, dtype), np.ones(keyed, dtype)
+            scaledot.attend(query, key, key, engine="fused")
+            if dtype.itemsize == 2:  # a bias of 16 bits is read as it lies
+                scaledot.attend(query, key, key, engine="fused", bias=np.zeros(1, dtype))
+            console.print(f"{dtype.name:<10}{name:<10}{time.perf_counter() - start:6.1f} s")
 
 
 # --------------------------------------------------------------------------------- scaledot info

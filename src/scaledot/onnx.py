@@ -103,7 +103,7 @@ def attention(
         one of length 1, which opset 23 broadcasts (give it at full length to mean that).
     past_key, past_value : ndarray, (B, G, P, D) and (B, G, P, E), optional
         Keys and values before those of K and V, always with four axes, and only together.
-    nonpad_kv_seqlen : ndarray, (B,), integer, optional
+    nonpad_kv_seqlen : ndarray, (B,), int, optional
         How many of the keys are real in each batch; K and V are then the whole cache, and there is
         no past.
     is_causal : {0, 1}

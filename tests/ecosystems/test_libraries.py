@@ -7,6 +7,12 @@ from libraries import LIBRARIES, get, is_of, put
 from scaledot import attend, attention, merge, observe, plan, softmax, vjp
 
 ENGINES = ("textbook", "blockwise")
+PAIRS = [
+    (library, engine)
+    for library in LIBRARIES
+    for engine in (*ENGINES, "fused")
+    if (library, engine) != ("strict", "fused")  # whose memory the kernels do not read
+]
 EPS = float(np.finfo(np.float32).eps)
 
 
@@ -44,8 +50,7 @@ def close(got, want, times=1):
 
 
 @pytest.mark.parametrize("name", restrictions())
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("library", "engine"), PAIRS)
 def test_every_restriction(library, engine, name):
     how = restrictions()[name]
     own = {key: put(library, x) for key, x in how.items()}
@@ -60,8 +65,7 @@ def test_every_restriction(library, engine, name):
     close(attend(*ours, engine=engine, **own), want.output)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("library", "engine"), PAIRS)
 def test_every_statistic(library, engine):
     given, how = arrays(), {"statistics": "all", "rows": [0, -1], "causal": True, "k": 3}
     want = observe(*(x.astype(np.float64) for x in given), engine="textbook", **how)
@@ -77,8 +81,7 @@ def test_every_statistic(library, engine):
             close(mine, theirs, times=8)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("library", "engine"), PAIRS)
 def test_gradients(library, engine):
     rng = np.random.default_rng(2)
     given = arrays()
@@ -177,3 +180,10 @@ def test_zero_sizes(library):
             want = attention(query, key, value, engine="textbook")
             np.testing.assert_array_equal(get(got.output), want.output)
             np.testing.assert_array_equal(get(got.weights), want.weights)
+
+
+def test_the_fused_engine_says_whose_memory_it_does_not_read():
+    ones = put("strict", np.ones((2, 60, 8), np.float32))
+    assert plan(ones, ones, ones).engine == "blockwise"
+    with pytest.raises(ValueError, match="the arrays are not in CPU memory"):
+        attend(ones, ones, ones, engine="fused")

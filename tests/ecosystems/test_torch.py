@@ -62,7 +62,7 @@ def test_gradients_agree_with_autograd():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("engine", ["textbook", "blockwise"])
+@pytest.mark.parametrize("engine", ["textbook", "blockwise", "fused"])
 def test_half_types_are_summed_in_float32(dtype, engine):
     query, key, value = tensors(2, 4, 70, 16, dtype=dtype)
     exact = attention(*(x.double() for x in (query, key, value)))
@@ -116,3 +116,15 @@ def test_shared_keys_are_not_copied_for_each_head():
             peak = max(peak, total)
     one_copy_a_head = 64 * key.numel() * 4
     assert peak < one_copy_a_head / 8, f"{peak / 2**20:.1f} MiB"
+
+
+def test_the_fused_engine_copies_nothing():
+    """Inputs of 96 MiB; what is allocated beside the output is scratch."""
+    query = torch.randn(1, 1, 200, 128)
+    key, value = (torch.randn(1, 1, 98304, 128) for _ in range(2))
+    attend(query, key, value)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        attend(query, key.transpose(1, 2).transpose(1, 2), value)
+    events = profile.profiler.kineto_results.events()
+    allocated = sum(max(0, event.nbytes()) for event in events if event.name() == "[memory]")
+    assert allocated < 2**21

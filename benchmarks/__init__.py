@@ -1,0 +1,1 @@
+"""How fast attention is here, beside its peers: ``python -m benchmarks``."""

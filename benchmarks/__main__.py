@@ -1,0 +1,132 @@
+"""Measure, print Markdown, write JSON, and put the table into the README.
+
+python -m benchmarks [--rounds N] [--groups long,decode] [--json FILE] [--readme]
+"""
+
+import argparse
+import json
+import math
+import platform
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks import ceilings, peers
+from benchmarks.cases import CASES, Case
+from benchmarks.measure import medians
+from scaledot.fused import target
+
+README = Path(__file__).parent.parent / "README.md"
+MARKS = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each call (default 5)")
+    parser.add_argument("--groups", default="", help="only these groups of cases, by comma")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--readme", action="store_true", help="put the table into the README")
+    options = parser.parse_args()
+    wanted = [group for group in options.groups.split(",") if group]
+    cases = [case for case in CASES if not wanted or case.group in wanted]
+    results = []
+    for case in cases:
+        results.append(measure(case, options.rounds))
+        print(f"{case.name:<40}{results[-1]['scaledot'] * 1e3:10.2f} ms", file=sys.stderr)
+    text = report(results)
+    print(text)
+    if options.json:
+        figures = {"machine": machine(), "results": results}
+        options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    if options.readme:
+        put(text)
+    return 0
+
+
+def measure(case: Case, rounds: int) -> dict:
+    """Return the seconds of a case by us and all peers, and the ceiling in the same turns."""
+    calls = {"scaledot": peers.scaledot(case)}
+    for name, peer in peers.PEERS.items():
+        call = peer(case)
+        if call is not None:
+            calls[name] = call
+    ceiling, amount = ceilings.memory_read() if case.group == "decode" else ceilings.multiply_adds()
+    calls["ceiling"] = ceiling
+    found = medians(calls, rounds)
+    rate = amount / found.pop("ceiling")
+    need = case.bytes if case.group == "decode" else case.flops
+    if case.dtype == "float64":
+        rate /= 2
+    share = need / found["scaledot"] / rate
+    others = {name: x for name, x in found.items() if name != "scaledot"}
+    best = min(others, key=others.__getitem__) if others else None
+    gain = others[best] / found["scaledot"] if best else math.nan
+    return {"case": case.name, "group": case.group, **found, "share": share, "best": best,
+            "gain": gain}  # fmt: skip
+
+
+def machine() -> str:
+    """Return the machine and the versions."""
+    versions = [f"Python {platform.python_version()}"]
+    for name in ("scaledot", "numpy", "numba", "torch", "onnxruntime", "jax"):
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    width = target.vector_bytes() * 8
+    return (
+        f"{target.n_threads()} threads of {_processor()}, {width}-bit vectors; "
+        f"{', '.join(versions)}"
+    )
+
+
+def _processor() -> str:
+    """Return the name of the processor."""
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return found.group(1) if found else platform.processor() or platform.machine()
+
+
+def report(results: list[dict]) -> str:
+    """Return the table and what it says in a line a group."""
+    names = [name for name in peers.PEERS if any(name in result for result in results)]
+    head = ["heads × length × size", "scaledot", *names, "of the ceiling", "best peer / ours"]
+    rows = [
+        [
+            result["case"],
+            f"**{result['scaledot'] * 1e3:.2f}**",
+            *(f"{result[name] * 1e3:.2f}" if name in result else "–" for name in names),
+            f"{result['share'] * 100:.0f} %",
+            f"{result['gain']:.2f}" if result["best"] else "–",
+        ]
+        for result in results
+    ]
+    lines = ["Milliseconds, medians.", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    lines.append("")
+    for group in dict.fromkeys(result["group"] for result in results):
+        gains = [r["gain"] for r in results if r["group"] == group and r["best"]]
+        if gains:
+            mean = math.exp(sum(map(math.log, gains)) / len(gains))
+            lines.append(f"- {group}: {mean:.2f}× the best peer of each, geometric mean of "
+                         f"{len(gains)}")  # fmt: skip
+    ceiling = "the multiply-add peak, in decoding the rate at which memory is read"
+    lines += ["", f"The ceiling is {ceiling}, measured in the same turns. {machine()}."]
+    return "\n".join(lines)
+
+
+def put(text: str) -> None:
+    """Put the table between its marks in the README."""
+    readme = README.read_text(encoding="utf-8")
+    start, end = (readme.index(mark) for mark in MARKS)
+    README.write_text(
+        readme[: start + len(MARKS[0])] + "\n" + text + "\n" + readme[end:], encoding="utf-8"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

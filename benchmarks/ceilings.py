@@ -1,0 +1,48 @@
+"""What the machine can do at most, measured beside the cases: multiply-adds, and reading memory."""
+
+import threading
+
+import numpy as np
+
+from scaledot.fused import target
+from scaledot.fused.jit import entry
+from scaledot.fused.simd import blank
+from scaledot.fused.tiles import multiply
+
+KEYS, SIZE, TIMES = 96, 128, 1000
+
+
+@entry
+def _tiles(a, x, times):
+    """Multiply tiles whose operands lie in the nearest cache."""
+    like = blank(x, 3)
+    for _ in range(times):
+        multiply(a, 0, SIZE, 1, KEYS, x, 0, SIZE, SIZE * 48, SIZE * 48 + KEYS * 48, like)
+
+
+def _on_all_threads(work) -> None:
+    helpers = [threading.Thread(target=work, args=(i,)) for i in range(1, target.n_threads())]
+    for helper in helpers:
+        helper.start()
+    work(0)
+    for helper in helpers:
+        helper.join()
+
+
+def multiply_adds():
+    """Return a call, and its operations."""
+    n = target.n_threads()
+    a = np.random.default_rng(0).standard_normal(KEYS * SIZE).astype(np.float32)
+    scratch = [np.zeros(SIZE * 48 + KEYS * 48 + 64, np.float32) for _ in range(n)]
+    lanes = 3 * target.vector_bytes() // 4
+    _tiles(a, scratch[0], 1)
+    call = lambda: _on_all_threads(lambda i: _tiles(a, scratch[i], TIMES))  # noqa: E731
+    return call, 2.0 * n * TIMES * KEYS * SIZE * lanes
+
+
+def memory_read():
+    """Return a call that reads memory larger than the caches, and its bytes."""
+    n = target.n_threads()
+    x = np.ones(2**26 * n, np.float32)
+    parts = np.split(x, n)
+    return (lambda: _on_all_threads(lambda i: np.dot(parts[i], parts[i]))), float(x.nbytes)

@@ -1,0 +1,31 @@
+"""Medians in turns: each call in slices of its own, so that none disturbs the next.
+
+Worker threads of some libraries spin for milliseconds after a call and take a core from whoever is
+timed next; so each turn begins with a pause and a call that does not count.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+PAUSE = 0.06
+"""Seconds before a turn, longer than any library's threads spin."""
+TURN = 0.06
+"""Seconds of a turn, at least."""
+
+
+def medians(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each call over its turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            time.sleep(PAUSE)
+            call()
+            found: list[float] = []
+            while sum(found) < TURN or len(found) < 2:
+                start = time.perf_counter()
+                call()
+                found.append(time.perf_counter() - start)
+            times[name].append(float(np.median(found)))
+    return {name: float(np.median(found)) for name, found in times.items()}

@@ -451,6 +451,30 @@ def test_kernels_are_kept(tmp_path):
     assert run(FIRST, SCALEDOT_CACHE_DIR=folder) == "0 1"
 
 
+def test_a_kernel_elsewhere_is_compiled_anew_when_its_file_changes(tmp_path):
+    code = f"""
+        import sys
+        import numpy as np
+        sys.path.insert(0, {str(tmp_path)!r})
+        import mine
+        x = np.zeros(1)
+        mine.fill(x)
+        print(x[0])
+    """
+    source = """
+        from scaledot.fused.jit import entry
+
+        NUMBER = {number}
+
+        @entry
+        def fill(x):
+            x[0] = NUMBER
+    """
+    for number in (1.0, 2.5):
+        (tmp_path / "mine.py").write_text(textwrap.dedent(source.format(number=number)))
+        assert run(code, SCALEDOT_CACHE_DIR=tmp_path / "cache") == str(number)
+
+
 def test_nothing_fails_where_nothing_can_be_written(tmp_path):
     file = tmp_path / "file"
     file.write_text("in the way")

@@ -106,10 +106,13 @@ def _digest() -> str:
 class Locator:
     """Where Numba finds and keeps kernels."""
 
+    def __init__(self, file: str) -> None:
+        self._file = file
+
     @classmethod
     def from_function(cls, function: object, file: str) -> "Locator":
-        """Return a locator; it is the same for all kernels."""
-        return cls()
+        """Return the locator of a function, given the file that it stands in."""
+        return cls(file)
 
     def get_cache_path(self) -> str:
         """Return the folder."""
@@ -120,8 +123,9 @@ class Locator:
         Path(self.get_cache_path()).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def get_source_stamp(self) -> str:
-        """Return what stands for the sources: the folder is named for them."""
-        return _digest()
+        """Return what stands for the sources: those of the engine, and the function's own."""
+        own = hashlib.sha256(Path(self._file).read_bytes()).hexdigest()
+        return _digest() + own
 
     def get_disambiguator(self) -> str:
         """Return what tells functions of one name apart: there are none."""

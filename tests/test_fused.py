@@ -525,7 +525,7 @@ def test_without_numba_everything_runs_and_the_plan_says_so():
         import numpy as np
         from scaledot import attend, plan
         x = np.ones((2, 60, 8), "f4")
-        assert (attend(x, x, x) == 1).all()
+        assert abs(attend(x, x, x) - 1).max() < 1e-6
         print(plan(x, x, x).engine, "|", plan(x, x, x).why)
         try:
             attend(x, x, x, engine="fused")

@@ -101,14 +101,15 @@ def test_strides_are_taken():
     torch.testing.assert_close(attend(query, one_key, value), attend(query, one_key.clone(), value))
 
 
-def test_shared_keys_are_not_copied_for_each_head():
+@pytest.mark.parametrize("engine", ["blockwise", "fused"])
+def test_shared_keys_are_not_copied_for_each_head(engine):
     """Key (1, 1, S, D) against query (8, 8, T, D): one copy a head would be 64 of them."""
     n_keys, size = 32768, 64
     query = torch.randn(8, 8, 4, size)
     key, value = (torch.randn(1, 1, n_keys, size) for _ in range(2))
-    attend(query, key, value)
+    attend(query, key, value, engine=engine)
     with torch.profiler.profile(profile_memory=True) as profile:
-        attend(query, key, value)
+        attend(query, key, value, engine=engine)
     total = peak = 0
     for event in profile.profiler.kineto_results.events():
         if event.name() == "[memory]":

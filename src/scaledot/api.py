@@ -460,7 +460,8 @@ def plan(query: Array, key: Array, value: Array | None = None, **how: Unpack[How
     --------
     >>> import numpy as np
     >>> from scaledot import plan
-    >>> plan(np.zeros((8, 512, 64)), np.zeros((2, 512, 64)), np.zeros((2, 512, 64))).engine
-    'blockwise'
+    >>> small = plan(np.zeros((8, 4, 64)), np.zeros((2, 5, 64)), np.zeros((2, 5, 64)))
+    >>> small.engine, small.why
+    ('textbook', '160 scores are at most 1,024')
     """
     return prepare(query, key, value, how).plan

@@ -479,7 +479,7 @@ def test_nothing_fails_where_nothing_can_be_written(tmp_path):
     file = tmp_path / "file"
     file.write_text("in the way")
     assert run(FIRST, SCALEDOT_CACHE_DIR=file / "cache") == "0 1"
-    assert run(FIRST, HOME="/nonexistent", XDG_CACHE_HOME="") == "0 1"
+    assert run(FIRST, HOME=file, XDG_CACHE_HOME="") == "0 1"
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="pypi/scaledot: owners of POSIX")

@@ -46,7 +46,10 @@ def multiply_adds():
     scratch = [np.zeros(SIZE * 48 + KEYS * 48 + 64, np.float32) for _ in range(n)]
     lanes = 3 * target.vector_bytes() // 4
     _tiles(a, scratch[0], 1)
-    call = lambda: _on_all_threads(lambda i: _tiles(a, scratch[i], TIMES))  # noqa: E731
+
+    def call() -> None:
+        _on_all_threads(lambda i: _tiles(a, scratch[i], TIMES))
+
     return call, 2.0 * n * TIMES * KEYS * SIZE * lanes
 
 
@@ -56,5 +59,8 @@ def memory_read():
     parts = [np.ones(2**26, np.float32) for _ in range(n)]
     sums = [np.zeros(256, np.float32) for _ in range(n)]
     _read(parts[0], 256, sums[0])
-    call = lambda: _on_all_threads(lambda i: _read(parts[i], 2**26, sums[i]))  # noqa: E731
+
+    def call() -> None:
+        _on_all_threads(lambda i: _read(parts[i], 2**26, sums[i]))
+
     return call, float(n * parts[0].nbytes)

@@ -13,7 +13,7 @@ import pytest
 
 from scaledot import attend, observe, plan, vjp
 
-pytest.importorskip("numba", reason="pypi/numba: no wheels for this platform")
+pytest.importorskip("numba", reason="Numba has no wheels for this platform")
 
 from scaledot.fused import simd, target, threads
 
@@ -367,7 +367,7 @@ def test_an_error_in_a_helper_reaches_the_caller():
         threads.run(kernel, 100, 1, 2)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="pypi/scaledot: Windows has no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 def test_fork_after_use():
     code = """
         import os
@@ -385,7 +385,7 @@ def test_fork_after_use():
     assert run(code, SCALEDOT_NUM_THREADS=2) == "ok"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pypi/scaledot: signals of POSIX")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a child")
 def test_ctrl_c_stops_soon():
     code = """
         import numpy as np
@@ -482,7 +482,7 @@ def test_nothing_fails_where_nothing_can_be_written(tmp_path):
     assert run(FIRST, HOME=file, XDG_CACHE_HOME="") == "0 1"
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="pypi/scaledot: owners of POSIX")
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="the platform has no owners of files")
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()

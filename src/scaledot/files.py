@@ -117,6 +117,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
         raise Refusal(f'reading {path} needs safetensors: pip install "scaledot[cli]"') from error
     with _reading(path):
         try:
+            # safetensors gives this function no types
             tensors = dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
         except SafetensorError as error:
             raise Refusal(f"cannot read {path}: {error}") from error

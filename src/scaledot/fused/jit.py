@@ -132,7 +132,7 @@ class Locator:
         return "0"
 
 
-class KernelCache(FunctionCache):  # type: ignore[misc]
+class KernelCache(FunctionCache):  # type: ignore[misc]  # Numba has no types for mypy here
     """Numba's cache in our folder; a file that cannot be read or written is as if it were not."""
 
     _impl_class = type("Impl", (FunctionCache._impl_class,), {"_locator_classes": (Locator,)})

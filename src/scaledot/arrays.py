@@ -245,7 +245,8 @@ def clamp(xp: Any, x: Array, dtype: Any) -> Array:
     if x.dtype == dtype or type_name(x) != "float64":
         return convert(xp, x, dtype)
     limit = float(xp.finfo(dtype).max)
-    return convert(xp, xp.where(xp.isfinite(x), xp.clip(x, -limit, limit), x), dtype)
+    with np.errstate(all="ignore"):
+        return convert(xp, xp.where(xp.isfinite(x), xp.clip(x, -limit, limit), x), dtype)
 
 
 def as_numpy(x: Array) -> np.ndarray:

@@ -1,19 +1,17 @@
 """From a caller's arguments to a plan and a problem, and from there to results."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from scaledot import arrays, blockwise, checks, planning, textbook
+from scaledot.layout import Layout
 from scaledot.masks import UNBOUNDED
-from scaledot.planning import Kind, Plan, Signature
+from scaledot.planning import BESIDE, POSITIONS, Plan, Signature
 from scaledot.problem import Problem
 from scaledot.request import Request, Results
 from scaledot.results import Array
-
-POSITIONS = ("query_offset", "key_lengths", "query_lengths")
 
 
 class How(TypedDict, total=False):
@@ -33,8 +31,7 @@ class How(TypedDict, total=False):
     threads: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call, checked and planned."""
 
     xp: Any
@@ -66,7 +63,7 @@ class Call:
         if self.plan.engine == "fused" and request.more:
             # The kernels give the output and what normalises it; the array engine gives the rest.
             first, rest = request.split()
-            array_engine = replace(self, plan=self.plan.on_arrays())
+            array_engine = self._replace(plan=self.plan.on_arrays())
             found = array_engine._run(problem, rest, dtype, out)
             return found | (self._run(problem, first, dtype, out) if first.some else {})
         with np.errstate(all="ignore"):  # -inf - -inf and the like have a meaning here
@@ -82,13 +79,13 @@ class Call:
         """Return the place for a result, checked, under the name of the result."""
         if out is None:
             return {}
-        shape = self.plan.layout.shape(*tail)
+        shape = self.problem.layout.shape(*tail)
         arrays.check_out(self.xp, "out", out, shape, self.plan.dtype, self.given)
         return {name: out}
 
     def spread(self, x: Array, n_tail: int) -> Array:
         """Return a canonical view of an array in a result's shape."""
-        return self.plan.layout.spread(self.xp, x, n_tail)
+        return self.problem.layout.spread(self.xp, x, n_tail)
 
     def incoming(self, grads: Mapping[str, Array | None]) -> dict[str, Array | None]:
         """Return incoming gradients, checked, canonical and in the type of the sums."""
@@ -99,14 +96,14 @@ class Call:
         found: dict[str, Array | None] = dict.fromkeys(grads)
         for name, x in given.items():
             tail = (n_queries, size) if name == "grad_output" else (n_queries,)
-            shape = self.plan.layout.shape(*tail)
+            shape = self.problem.layout.shape(*tail)
             checks.gradient(name, tuple(x.shape), arrays.type_name(x), shape)
             found[name] = self.spread(arrays.convert(xp, x, self.problem.dtype), len(tail))
         return found
 
     def as_arguments(self, totals: Mapping[str, Array]) -> dict[str, Array]:
         """Return canonical gradients in the shapes and types of the arguments."""
-        layout, found = self.plan.layout, {}
+        layout, found = self.problem.layout, {}
         for name, total in totals.items():
             x = self.given[name]
             kind = arrays.type_name(x)
@@ -141,75 +138,40 @@ def prepare(
     `wants_more`: more than the output and the log-sum-exp. `positions`: more than its restrictions
     needs to know where the queries stand.
     """
-    checks.options(how)
-    named = {"query": query, "key": key, "value": value}
-    for name in ("mask", "bias", "sinks"):
-        if how.get(name) is not None:
-            named[name] = how[name]
-    for name in ("query", "key"):
-        if named[name] is None:
-            checks.not_an_array(name, None)
-    with np.errstate(all="ignore"):
-        return _prepare(named, how, wants_more, positions)
-
-
-def _prepare(
-    named: Mapping[str, Any], how: Mapping[str, Any], wants_more: bool, positions: bool
-) -> Call:
-    """Adopt the arrays, plan, and bring them into canonical form."""
+    named: dict[str, Any] = {"query": query, "key": key, "value": value}
+    numbers: dict[str, np.ndarray] = {}
+    scalars: dict[str, Any] = {}
+    for name, x in how.items():
+        checks.option(name)
+        if x is None and name != "causal":
+            continue
+        if name in BESIDE:
+            named[name] = x
+        elif name in POSITIONS:
+            numbers[name] = _numbers(name, x)
+        else:
+            scalars[name] = SCALARS[name](x)
+    if query is None or key is None:
+        checks.not_an_array("key" if key is None else "query", None)
     xp, given = arrays.adopt(named)
-    numbers = {name: _numbers(name, how[name]) for name in POSITIONS if how.get(name) is not None}
-    its = _signature(xp, given, numbers, how, wants_more, positions)
+    kinds: dict[str, Any] = {
+        name: (tuple(x.shape), x.dtype) for name, x in (given | numbers).items()
+    }
+    on_cpu = arrays.on_cpu(xp, given["query"])
+    its = Signature(xp, on_cpu, wants_more, positions, **kinds, **scalars)
     plan = planning.plan(its)
     return Call(xp, plan, _problem(xp, plan, given, numbers), given)
 
 
-def _signature(
-    xp: Any,
-    given: Mapping[str, Array],
-    numbers: Mapping[str, np.ndarray],
-    how: Mapping[str, Any],
-    wants_more: bool,
-    positions: bool,
-) -> Signature:
-    """Return all that the plan depends on."""
-
-    def kind(name: str) -> Kind | None:
-        x = given.get(name)
-        return None if x is None else Kind(tuple(x.shape), arrays.type_name(x))
-
-    def number(name: str) -> Kind | None:
-        x = numbers.get(name)
-        return None if x is None else Kind(x.shape, arrays.type_name(x))
-
-    scale, softcap, engine, threads = (
-        how.get(n) for n in ("scale", "softcap", "engine", "threads")
-    )
-    query, key = kind("query"), kind("key")
-    assert query is not None
-    assert key is not None
-    return Signature(
-        library=arrays.library(xp),
-        default_float=arrays.default_float(xp),
-        query=query,
-        key=key,
-        value=kind("value"),
-        mask=kind("mask"),
-        bias=kind("bias"),
-        sinks=kind("sinks"),
-        query_offset=number("query_offset"),
-        key_lengths=number("key_lengths"),
-        query_lengths=number("query_lengths"),
-        causal=checks.flag("causal", how.get("causal", False)),
-        window=checks.window(how.get("window")),
-        scale=None if scale is None else checks.real("scale", scale),
-        softcap=checks.softcap(softcap),
-        engine=None if engine is None else checks.choice("engine", engine, planning.ENGINES),
-        threads=None if threads is None else checks.integer("threads", threads, least=1),
-        on_cpu=arrays.on_cpu(xp, given["query"]),
-        wants_more=wants_more,
-        positions=positions,
-    )
+SCALARS: dict[str, Callable[[Any], Any]] = {
+    "causal": lambda x: checks.flag("causal", x),
+    "window": checks.window,
+    "scale": lambda x: checks.real("scale", x),
+    "softcap": checks.softcap,
+    "engine": lambda x: checks.choice("engine", x, planning.ENGINES),
+    "threads": lambda x: checks.integer("threads", x, least=1),
+}
+"""The keywords that are not arrays, and what reads them or refuses them."""
 
 
 def _numbers(name: str, x: Any) -> np.ndarray:
@@ -226,44 +188,30 @@ def _problem(
     xp: Any, plan: Plan, given: Mapping[str, Array], numbers: Mapping[str, np.ndarray]
 ) -> Problem:
     """Return the canonical problem of a call."""
-    layout, dtype = plan.layout, getattr(xp, plan.sum_dtype)
-    n_queries, n_keys = plan.query.shape[-2], plan.key.shape[-2]
-    value, mask, bias, sinks = (given.get(name) for name in ("value", "mask", "bias", "sinks"))
+    frame, layout = plan.frame, plan.frame.layout
+    value, mask, bias, sinks = (given.get(name) for name in ("value", *BESIDE))
     if sinks is not None:
-        sinks = layout.spread(xp, arrays.clamp(xp, sinks, dtype), 0)[..., None]
-    offset, key_lengths, query_lengths = _positions(numbers, n_queries, n_keys)
-    restricted = bool(numbers) or plan.left < UNBOUNDED or plan.right < UNBOUNDED
-
-    def place(x: np.ndarray) -> Any:
-        return layout.spread(np, x[..., None], 0)[..., None] if x.ndim else int(x)
-
+        sinks = layout.spread(xp, arrays.clamp(xp, sinks, frame.dtype), 0)[..., None]
     return Problem(
-        xp=xp,
-        layout=layout,
-        kind=plan.dtype,
-        dtype=dtype,
-        query=layout.spread(xp, given["query"]),
-        key=layout.spread_keys(xp, given["key"]),
-        value=None if value is None else layout.spread_keys(xp, value),
-        mask=None if mask is None else layout.spread(xp, mask),
-        bias=None if bias is None else layout.spread(xp, bias),
-        sinks=sinks,
-        rows=np.arange(n_queries),
-        query_offset=place(offset),
-        n_keys=place(key_lengths),
-        n_queries=place(query_lengths),
-        left=plan.left,
-        right=plan.right,
-        scale=plan.scale,
-        softcap=plan.softcap,
-        restricted=restricted,
+        frame,
+        layout.spread(xp, given["query"]),
+        layout.spread_keys(xp, given["key"]),
+        None if value is None else layout.spread_keys(xp, value),
+        None if mask is None else layout.spread(xp, mask),
+        None if bias is None else layout.spread(xp, bias),
+        sinks,
+        frame.rows,
+        *_positions(layout, numbers, len(frame.rows), frame.n_keys),
+        restricted=bool(numbers) or frame.left < UNBOUNDED or frame.right < UNBOUNDED,
     )
 
 
 def _positions(
-    numbers: Mapping[str, np.ndarray], n_queries: int, n_keys: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    layout: Layout, numbers: Mapping[str, np.ndarray], n_queries: int, n_keys: int
+) -> tuple[Any, Any, Any]:
     """Return query offset, key lengths and query lengths, refused where out of range."""
+    if not numbers:
+        return n_keys - n_queries, n_keys, n_queries
     limit = checks.POSITION_LIMIT
     for name, low, high, what in (
         ("key_lengths", 0, n_keys, "the number of keys"),
@@ -284,7 +232,11 @@ def _positions(
         offset = key_lengths - query_lengths
     else:
         offset = np.asarray(n_keys - n_queries)
-    return offset, key_lengths, query_lengths
+
+    def place(x: np.ndarray) -> Any:
+        return layout.spread(np, x[..., None], 0)[..., None] if x.ndim else int(x)
+
+    return place(offset), place(key_lengths), place(query_lengths)
 
 
 def chosen_rows(rows: Sequence[int] | Array, n_queries: int) -> np.ndarray:

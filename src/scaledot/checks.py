@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import NoReturn
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -34,11 +34,10 @@ POSITION_LIMIT = 2**60
 Shape = tuple[int, ...]
 
 
-def options(how: Mapping[str, Any]) -> None:
-    """Refuse keywords that attention does not know."""
-    for name in how:
-        if name not in OPTIONS:
-            unknown("option", name, OPTIONS, TypeError)
+def option(name: str) -> None:
+    """Refuse a keyword that attention does not know."""
+    if name not in OPTIONS:
+        unknown("option", name, OPTIONS, TypeError)
 
 
 def unknown(what: str, name: object, known: Iterable[str], error: type[Exception]) -> NoReturn:

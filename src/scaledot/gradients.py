@@ -125,10 +125,10 @@ def _block(
     slope = _slope(part, keys, scores, weights, here, constant)
     if "bias" in totals:
         _add(xp, totals, "bias", (*heads, rows, keys), slope)
-    if part.softcap is not None:
-        bend = 1.0 - (stages.capped / part.softcap) ** 2
+    if part.frame.softcap is not None:
+        bend = 1.0 - (stages.capped / part.frame.softcap) ** 2
         slope = xp.where(scores == -xp.inf, 0.0, slope * bend)  # 0 · NaN of a masked key is NaN
-    slope = slope * part.scale
+    slope = slope * part.frame.scale
     if "query" in totals:
         key = arrays.convert(xp, part.key[..., keys, :], part.dtype)
         grad = online.add(*online.product(xp, slope, key, scores))

@@ -13,6 +13,7 @@ Sizes of 1 stay where an array broadcasts. All of it is views.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from scaledot import checks
@@ -21,9 +22,12 @@ from scaledot.results import Array
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
-    """The axes (*lead, G, H // G) of one call, and which of them are batch axes and folded."""
+    """The axes (*lead, G, H // G) of one call, and which of them are batch axes and folded.
+
+    Made once for each signature, and told apart by identity.
+    """
 
     rank: int
     """Axes of the largest of query, key and value."""
@@ -38,7 +42,7 @@ class Layout:
     folded: tuple[int, ...]
     """Places in which only the query has a size."""
 
-    @property
+    @cached_property
     def sizes(self) -> Shape:
         """The sizes of the batch axes, then of the folded ones."""
         axes = (*self.lead, self.groups, self.heads // self.groups if self.groups else 1)
@@ -50,21 +54,13 @@ class Layout:
 
     def spread(self, xp: Any, x: Array, n_tail: int = 2) -> Array:
         """Return a view (*batch, *folded, *tail) of a caller's (..., H, *tail)."""
-        shape = (1,) * (len(self.lead) + 1 + n_tail - x.ndim) + tuple(x.shape)
-        *lead, heads = shape[: len(shape) - n_tail]
-        split = (self.groups, heads // self.groups) if heads == self.heads != 0 else (heads, 1)
-        axes, tail = (*lead, *split), shape[len(shape) - n_tail :]
-        kept = sorted((*self.batch, *self.folded))
-        x = _reshape(xp, x, (*(axes[place] for place in kept), *tail))
-        order = [kept.index(place) for place in (*self.batch, *self.folded)]
-        if order == list(range(len(order))):
-            return x
-        return xp.permute_dims(x, (*order, *range(len(order), x.ndim)))
+        shape, order = _axes(self, tuple(x.shape), n_tail)
+        x = _reshape(xp, x, shape)
+        return x if order is None else xp.permute_dims(x, order)
 
     def spread_keys(self, xp: Any, x: Array) -> Array:
         """Return a view (*batch, S, D) of a caller's keys or values, free of the folded axes."""
-        x = self.spread(xp, x)
-        return _reshape(xp, x, (*x.shape[: len(self.batch)], *x.shape[-2:]))
+        return _reshape(xp, x, _key_axes(self, tuple(x.shape)))
 
     def gather_keys(self, xp: Any, x: Array, shape: Shape) -> Array:
         """Return canonical keys or values in the caller's shape; undoes `spread_keys`."""
@@ -77,6 +73,31 @@ class Layout:
         if inverse != list(range(len(order))):
             x = xp.permute_dims(x, (*inverse, *range(len(order), x.ndim)))
         return _reshape(xp, x, shape)
+
+
+@lru_cache(maxsize=4096)
+def _axes(layout: Layout, given: Shape, n_tail: int) -> tuple[Shape, Shape | None]:
+    """Return a shape with the axes kept, and the order that makes them canonical, if any."""
+    shape = (1,) * (len(layout.lead) + 1 + n_tail - len(given)) + given
+    *lead, heads = shape[: len(shape) - n_tail]
+    split = (heads, 1)
+    if heads == layout.heads != 0:
+        split = (layout.groups, heads // layout.groups)
+    axes, tail = (*lead, *split), shape[len(shape) - n_tail :]
+    kept = sorted((*layout.batch, *layout.folded))
+    order = [kept.index(place) for place in (*layout.batch, *layout.folded)]
+    shape = (*(axes[place] for place in kept), *tail)
+    if order == list(range(len(order))):
+        return shape, None
+    return shape, (*order, *range(len(order), len(shape)))
+
+
+@lru_cache(maxsize=4096)
+def _key_axes(layout: Layout, given: Shape) -> Shape:
+    """Return the shape (*batch, S, D) of keys or values, whose folded axes have size 1."""
+    shape, order = _axes(layout, given, 2)
+    front = [shape[place] for place in order or range(len(shape))]
+    return (*front[: len(layout.batch)], *given[-2:])
 
 
 def _reshape(xp: Any, x: Array, shape: Shape) -> Array:

@@ -440,7 +440,7 @@ def _stage(mode: int, query: Array, key: Array, how: How) -> Array:
     with np.errstate(all="ignore"):
         stages = call.problem.scores(slice(0, n_queries), slice(0, n_keys))
     scores = (stages.scaled, stages.capped, stages.masked)[mode]
-    layout = call.plan.layout
+    layout = call.problem.layout
     return layout.gather(np, scores, layout.shape(n_queries, n_keys))
 
 

@@ -4,13 +4,17 @@ A plan is made once for each signature and cached; arrays travel beside it.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from scaledot import arrays, checks, masks
 from scaledot.layout import Layout, Shape, layout
+from scaledot.problem import Frame
 from scaledot.request import Blocks
 
 WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -33,38 +37,42 @@ beside the values; longer blocks are slower, shorter ones cost more joins (measu
 
 
 class Kind(NamedTuple):
-    """All a plan knows of an array."""
+    """All a plan says of an array."""
 
     shape: Shape
     dtype: str
 
 
+Given = tuple[Shape, Any]
+"""The shape of an array, and its type as its library has it."""
+
+
 class Signature(NamedTuple):
     """All that a plan depends on."""
 
-    library: str
-    default_float: str
-    query: Kind
-    key: Kind
-    value: Kind | None
-    mask: Kind | None
-    bias: Kind | None
-    sinks: Kind | None
-    query_offset: Kind | None
-    key_lengths: Kind | None
-    query_lengths: Kind | None
-    causal: bool
-    window: tuple[int | None, int | None]
-    scale: float | None
-    softcap: float | None
-    engine: str | None
-    threads: int | None
+    xp: Any
+    """The library of the arrays."""
     on_cpu: bool
     """Whether the arrays are in memory that the processor reads."""
     wants_more: bool
     """Whether more is wanted than the output and the log-sum-exp."""
     positions: bool
     """Whether more than the restrictions needs to know where the queries stand: `distance`."""
+    query: Given
+    key: Given
+    value: Given | None = None
+    mask: Given | None = None
+    bias: Given | None = None
+    sinks: Given | None = None
+    query_offset: Given | None = None
+    key_lengths: Given | None = None
+    query_lengths: Given | None = None
+    causal: bool = False
+    window: tuple[int | None, int | None] = (None, None)
+    scale: float | None = None
+    softcap: float | None = None
+    engine: str | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,6 @@ class Plan:
     scale: float
     softcap: float | None
     restrictions: tuple[str, ...]
-    left: int = field(repr=False)
-    right: int = field(repr=False)
     blocks: Blocks
     array_blocks: Blocks
     """What the array engine takes at once beside the kernels: gradients, weights, statistics."""
@@ -96,7 +102,8 @@ class Plan:
     """Bytes of the output."""
     working_bytes: int
     """Bytes in flight, about."""
-    layout: Layout = field(repr=False)
+    frame: Frame = field(repr=False, compare=False)
+    """What engines are told of the call beside its arrays."""
 
     def on_arrays(self) -> "Plan":
         """Return the plan of what the kernels leave to the array engine."""
@@ -147,22 +154,27 @@ def clear() -> None:
     plan.cache_clear()
 
 
+ARRAYS = ("query", "key", "value")
+BESIDE = ("mask", "bias", "sinks")
+POSITIONS = ("query_offset", "key_lengths", "query_lengths")
+
+
 @lru_cache(maxsize=4096)
 def plan(its: Signature) -> Plan:
     """Return the plan of a call, or refuse what its signature shows to be wrong."""
-    shape = layout(its.query.shape, its.key.shape, its.value.shape if its.value else None)
-    _check_types(its)
-    n_queries, head_size = its.query.shape[-2:]
-    n_keys = its.key.shape[-2]
-    _check_broadcasts(its, shape, n_queries, n_keys)
+    kinds = _kinds(its)
+    query, key, value = (kinds.get(name) for name in ARRAYS)
+    assert query is not None
+    assert key is not None
+    shape = layout(query.shape, key.shape, value.shape if value else None)
+    _check_types(kinds)
+    n_queries, head_size = query.shape[-2:]
+    n_keys = key.shape[-2]
+    _check_broadcasts(kinds, shape, n_queries, n_keys)
     _check_positions(its, n_queries, n_keys)
-    dtype = arrays.promote(
-        [
-            kind.dtype if kind.dtype in checks.FLOATS else its.default_float
-            for kind in (its.query, its.key, its.value)
-            if kind is not None
-        ]
-    )
+    names = [kinds[name].dtype for name in ARRAYS if name in kinds]
+    default = arrays.default_float(its.xp)
+    dtype = arrays.promote([name if name in checks.FLOATS else default for name in names])
     sum_dtype = arrays.sum_type(dtype)
     scale = checks.scale(its.scale, head_size)
     checks.fits("scale", scale, sum_dtype)
@@ -172,14 +184,15 @@ def plan(its: Signature) -> Plan:
     blocks = _blocks(engine, its.threads or 0, shape, n_queries, n_keys)
     backward = "textbook" if engine == "textbook" else "blockwise"
     left, right = masks.sides(its.window, its.causal)
-    value_size = its.value.shape[-1] if its.value else 0
+    rows = np.arange(n_queries)
+    rows.flags.writeable = False
     return Plan(
         engine=engine,
         why=why,
-        library=its.library,
-        query=its.query,
-        key=its.key,
-        value=its.value,
+        library=arrays.library(its.xp),
+        query=query,
+        key=key,
+        value=value,
         heads=shape.heads,
         key_heads=shape.groups,
         dtype=dtype,
@@ -187,15 +200,38 @@ def plan(its: Signature) -> Plan:
         scale=scale,
         softcap=its.softcap,
         restrictions=_restrictions(its),
-        left=left,
-        right=right,
         blocks=blocks,
         array_blocks=_blocks(backward, its.threads or 0, shape, n_queries, n_keys),
         n_scores=n_scores,
-        result_bytes=math.prod(shape.sizes) * n_queries * value_size * WIDTH[dtype],
+        result_bytes=math.prod(shape.sizes) * n_queries * WIDTH[dtype] * _value_size(value),
         working_bytes=3 * WIDTH[sum_dtype] * math.prod(blocks[:3]),
-        layout=shape,
+        frame=Frame(
+            xp=its.xp,
+            layout=shape,
+            kind=dtype,
+            dtype=getattr(its.xp, sum_dtype),
+            rows=rows,
+            n_keys=n_keys,
+            left=left,
+            right=right,
+            scale=scale,
+            softcap=its.softcap,
+        ),
     )
+
+
+def _kinds(its: Signature) -> dict[str, Kind]:
+    """Return the kinds of the arrays that are given, by name."""
+    given = {name: getattr(its, name) for name in (*ARRAYS, *BESIDE, *POSITIONS)}
+    return {
+        name: Kind(kind[0], arrays.name_of(kind[1]))
+        for name, kind in given.items()
+        if kind is not None
+    }
+
+
+def _value_size(value: Kind | None) -> int:
+    return 0 if value is None else value.shape[-1]
 
 
 def _check_positions(its: Signature, n_queries: int, n_keys: int) -> None:
@@ -212,31 +248,30 @@ def _check_positions(its: Signature, n_queries: int, n_keys: int) -> None:
         checks.positions_known(uses, given, n_keys, n_queries)
 
 
-def _check_types(its: Signature) -> None:
+def _check_types(kinds: Mapping[str, Kind]) -> None:
     """Refuse types that are not taken."""
-    for name in ("query", "key", "value"):
-        kind = getattr(its, name)
-        if kind is not None:
+    for name, kind in kinds.items():
+        if name in ARRAYS:
             checks.number_type(name, kind.dtype)
-    if its.mask is not None:
-        checks.mask_type(its.mask.dtype)
-    if its.bias is not None:
-        checks.bias_type("bias", its.bias.dtype)
-    if its.sinks is not None:
-        checks.bias_type("sinks", its.sinks.dtype)
+        elif name == "mask":
+            checks.mask_type(kind.dtype)
+        elif name in BESIDE:
+            checks.bias_type(name, kind.dtype)
 
 
-def _check_broadcasts(its: Signature, shape: Layout, n_queries: int, n_keys: int) -> None:
+def _check_broadcasts(
+    kinds: Mapping[str, Kind], shape: Layout, n_queries: int, n_keys: int
+) -> None:
     """Refuse arrays beside query, key and value whose shapes do not fit."""
     for name in ("mask", "bias"):
-        kind = getattr(its, name)
-        if kind is not None:
-            checks.broadcasts(name, kind.shape, shape.shape(n_queries, n_keys), "(..., H, T, S)")
-    if its.sinks is not None:
-        checks.broadcasts("sinks", its.sinks.shape, shape.shape(), "(..., H)")
-    for name in ("query_offset", "key_lengths", "query_lengths"):
-        kind = getattr(its, name)
-        if kind is not None:
+        if name in kinds:
+            target = shape.shape(n_queries, n_keys)
+            checks.broadcasts(name, kinds[name].shape, target, "(..., H, T, S)")
+    if "sinks" in kinds:
+        checks.broadcasts("sinks", kinds["sinks"].shape, shape.shape(), "(..., H)")
+    for name in POSITIONS:
+        if name in kinds:
+            kind = kinds[name]
             checks.position_type(name, kind.shape, kind.dtype, shape.lead, shape.rank)
 
 

@@ -1,9 +1,9 @@
 """One call in canonical form: what the engines work on, and where they put what they find."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,9 @@ Index = tuple[slice, ...]
 WHOLE = slice(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Canonical arrays (see `scaledot.layout`) and the numbers beside them."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Frame:
+    """What a call is apart from its arrays: made once for each signature, known by identity."""
 
     xp: Any
     layout: Layout
@@ -26,6 +26,20 @@ class Problem:
     """The name of the promoted type of query, key and value."""
     dtype: Any
     """The library's type of the sums, in which everything is computed."""
+    rows: np.ndarray
+    """(T,): the numbers of the query rows, read-only."""
+    n_keys: int
+    left: int
+    """How many keys a row sees before its own position; `right`: behind it."""
+    right: int
+    scale: float
+    softcap: float | None
+
+
+class Problem(NamedTuple):
+    """A frame, canonical arrays (see `scaledot.layout`), and where their rows and keys end."""
+
+    frame: Frame
     query: Array
     """(*batch, *folded, T, D)."""
     key: Array
@@ -44,13 +58,23 @@ class Problem:
     """An int, or int64 (*batch, *folded, 1), sizes of 1 where it broadcasts; so the next two."""
     n_keys: np.ndarray | int
     n_queries: np.ndarray | int
-    left: int
-    """How many keys a row sees before its own position; `right`: behind it."""
-    right: int
-    scale: float
-    softcap: float | None
     restricted: bool
     """Whether some row may not see all keys by position or lengths."""
+
+    @property
+    def xp(self) -> Any:
+        """The library of the arrays."""
+        return self.frame.xp
+
+    @property
+    def layout(self) -> Layout:
+        """The axes of the call."""
+        return self.frame.layout
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the sums."""
+        return self.frame.dtype
 
     def parts(self, most: int) -> Iterator[tuple[Index, "Problem"]]:
         """Yield parts of at most `most` heads, each with its place in (*batch, *folded)."""
@@ -73,8 +97,7 @@ class Problem:
         def cut(x: Any, front: Index) -> Any:
             return x if x is None or isinstance(x, int) else x[(*within(front, x.shape), ...)]
 
-        return replace(
-            self,
+        return self._replace(
             query=cut(self.query, index),
             key=cut(self.key, index[:n_batch]),
             value=cut(self.value, index[:n_batch]),
@@ -95,8 +118,8 @@ class Problem:
             return xp.take(x, chosen, axis=x.ndim - 2)
 
         query = xp.take(self.query, chosen, axis=self.query.ndim - 2)
-        return replace(
-            self, query=query, mask=take(self.mask), bias=take(self.bias), rows=self.rows[rows]
+        return self._replace(
+            query=query, mask=take(self.mask), bias=take(self.bias), rows=self.rows[rows]
         )
 
     def row_blocks(self, n_rows: int) -> Iterator[slice]:
@@ -122,8 +145,9 @@ class Problem:
 
     def intervals(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """Return the keys that rows may see, half-open, each (*batch, *folded, rows)."""
+        left, right = self.frame.left, self.frame.right
         return masks.visible_keys(
-            self.rows[rows], self.query_offset, self.left, self.right, self.n_keys, self.n_queries
+            self.rows[rows], self.query_offset, left, right, self.n_keys, self.n_queries
         )
 
     def scores(self, rows: slice, keys: slice, partial: bool = True) -> Scores:
@@ -134,8 +158,8 @@ class Problem:
             xp,
             arrays.convert(xp, self.query[..., rows, :], dtype),
             arrays.convert(xp, self.key[..., keys, :], dtype),
-            scale=self.scale,
-            softcap=self.softcap,
+            scale=self.frame.scale,
+            softcap=self.frame.softcap,
             bias=None if bias is None else arrays.clamp(xp, bias, dtype),
             visible=self._visible(rows, keys, partial),
         )

@@ -1,7 +1,8 @@
 """The fused engine: windows and tables for the kernels, work for the threads, results."""
 
 import threading
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,7 @@ _local = threading.local()
 def run(problem: Problem, request: Request, results: Results, blocks: Blocks) -> None:
     """Fill output, log-sum-exp and residuals."""
     xp, sizes = problem.xp, problem.layout.sizes
-    sums = np.dtype(memory.sum_type(problem.kind))
-    rows = np.empty((len(RESIDUALS), *sizes, len(problem.rows)), sums)
+    rows = np.empty((len(RESIDUALS), *sizes, len(problem.rows)), _sums(problem))
     place, is_result = None, False
     if request.output:
         place = memory.as_numpy(results.view("output"))
@@ -38,6 +38,8 @@ def run(problem: Problem, request: Request, results: Results, blocks: Blocks) ->
             place = np.empty(place.shape, place.dtype)
     if rows.size:
         attend(problem, blocks, place, rows.reshape(-1))
+    if is_result and not request.residuals and not request.statistics:
+        return
     everywhere = (WHOLE,) * (len(sizes) + 1)
     device = memory.device_of(xp, problem.query)
     if request.output and not is_result:
@@ -50,88 +52,61 @@ def run(problem: Problem, request: Request, results: Results, blocks: Blocks) ->
 def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.ndarray) -> None:
     """Write the output of all rows to its place, and their maxima and sums to `rows`, flat."""
     sums, sizes = rows.dtype, problem.layout.sizes
-    nothing = np.zeros((1,) * (len(sizes) + 2), sums)
-    keys = _input(problem, problem.key)
-    values = keys[..., :1] if problem.value is None else _input(problem, problem.value)
-    bias = nothing if problem.bias is None else _bias(problem, problem.bias, sums)
-    mask = nothing.view(np.uint8)[..., :1] if problem.mask is None else problem.mask
-    windows = {
-        "query": window(_input(problem, problem.query)),
-        "key": window(keys),
-        "value": window(values),
-        "bias": window(bias),
-        "mask": window(whole(memory.as_numpy(mask))),
-        "out": window(nothing.copy() if place is None else place, writable=True),
+    query, key = _input(problem, problem.query), _input(problem, problem.key)
+    given = {
+        "query": query,
+        "key": key,
+        "value": None if problem.value is None else _input(problem, problem.value),
+        "bias": None if problem.bias is None else _bias(problem, problem.bias, sums),
+        "mask": None if problem.mask is None else whole(memory.as_numpy(problem.mask)),
+        "out": place,
     }
-    flats, lies = {n: w[0] for n, w in windows.items()}, {n: w[1] for n, w in windows.items()}
-    its = Signature(
-        sizes=sizes,
-        n_batch=problem.key.ndim - 2,
-        sums=sums.name,
-        is_half=keys.dtype.itemsize == 2,
-        n_queries=len(problem.rows),
-        n_keys=problem.key.shape[-2],
-        head_size=problem.query.shape[-1],
-        value_size=0 if place is None else place.shape[-1],
-        has_output=place is not None,
-        has_bias=problem.bias is not None,
-        has_mask=problem.mask is not None,
-        has_sinks=problem.sinks is not None,
-        **lies,
-        query_offset=_ints(problem.query_offset, sizes),
-        key_lengths=_ints(problem.n_keys, sizes),
-        query_lengths=_ints(problem.n_queries, sizes),
-        left=problem.left,
-        right=problem.right,
-        scale=problem.scale,
-        softcap=problem.softcap,
-        block_keys=blocks.keys,
+    lies = {n: None if x is None else (x.shape, x.strides, x.itemsize) for n, x in given.items()}
+    known = tables(
+        Signature(
+            problem.frame,
+            **lies,  # type: ignore[arg-type]  # query and key are there
+            has_sinks=problem.sinks is not None,
+            query_offset=_ints(problem.query_offset, sizes),
+            key_lengths=_ints(problem.n_keys, sizes),
+            query_lengths=_ints(problem.n_queries, sizes),
+            block_keys=blocks.keys,
+        )
     )
+    nothing = _nothing(query.dtype, sums)
+    flats = {
+        name: getattr(nothing, name) if x is None else window(x, writable=name == "out")
+        for name, x in given.items()
+    }
     sinks = np.zeros(1, sums)
     if problem.sinks is not None:
         spread = np.broadcast_to(memory.as_numpy(problem.sinks)[..., 0], sizes)
         sinks = np.array(spread, order="C").reshape(-1)
-    known = tables(its)
-    few = _is_decoding(its, known) and bias.dtype == sums  # its bias is read number by number
-    if few and _decode(its, known, flats, sinks, rows, blocks.threads):
+    if known.is_decoding and _decode(known, flats, sinks, rows, blocks.threads):
         return
     _share(known, flats, sinks, rows, blocks.threads)
 
 
-def _is_decoding(its: Signature, known: Tables) -> bool:
-    """Tell whether there are few queries over many keys, in rows of whole vectors."""
-    lanes = known.full // forward.FULL_TILE
-    lies = (its.query, its.key, its.value, its.out) if its.has_output else (its.query, its.key)
-    return (
-        known.n_rows <= decode.MOST_ROWS
-        and its.n_keys >= decode.BLOCK
-        and its.head_size > 0
-        and its.head_size % lanes == its.value_size % lanes == 0
-        and all(one.column == 1 for one in lies)
-    )
-
-
 def _decode(
-    its: Signature,
-    known: Tables,
+    its: Tables,
     flats: dict[str, np.ndarray],
     sinks: np.ndarray,
     rows: np.ndarray,
     limit: int,
 ) -> bool:
     """Attend with few queries; tell whether all that was met is finite."""
-    lanes = known.full // forward.FULL_TILE
-    n_items = known.n_sets * known.n_parts
-    parts = np.empty(n_items * known.n_rows * (2 + its.value_size), rows.dtype)
+    lanes = its.full // forward.FULL_TILE
+    n_items = its.n_sets * its.n_parts
+    parts = np.empty(n_items * its.n_rows * (2 + its.value_size), rows.dtype)
     trouble = np.zeros(1, np.int64)
     given = (*(flats[name] for name in ("query", "key", "value", "bias", "mask")), parts, trouble)
-    n_floats = 2 * lanes + known.n_rows * (its.head_size + decode.BLOCK + lanes) + its.value_size
+    n_floats = 2 * lanes + its.n_rows * (its.head_size + decode.BLOCK + lanes) + its.value_size
 
     def kernel(counter: np.ndarray, budget: int) -> None:
         x = memory.empty(np, (n_floats,), rows.dtype, None)
-        decode.run(counter, budget, known.call, known.heads, known.keyed, *given, x)
+        decode.run(counter, budget, its.call, its.heads, its.keyed, *given, x)
 
-    flops = known.flops // known.full * known.n_rows // known.n_parts + 1
+    flops = its.flops // its.full * its.n_rows // its.n_parts + 1
     alone = flops * n_items < ALONE_FLOPS / DECODING
     n_threads = 1 if alone else limit or target.n_threads()
     budget = max(1, int(SLICE_FLOPS / DECODING) // flops)
@@ -139,7 +114,7 @@ def _decode(
     if trouble[0]:
         return False
     x = memory.empty(np, (n_floats,), rows.dtype, None)
-    decode.join(known.call, known.heads, parts, sinks, flats["out"], rows, x)
+    decode.join(its.call, its.heads, parts, sinks, flats["out"], rows, x)
     return True
 
 
@@ -152,8 +127,8 @@ def _share(
 ) -> None:
     """Share the tiles out among threads."""
     names = ("query", "key", "value", "bias", "mask")
-    given = (*(flats[name] for name in names), sinks, flats["out"], rows)
-    few = tuple(flats[name].dtype for name in ("query", "bias", "mask", "out"))
+    given = (*[flats[name] for name in names], sinks, flats["out"], rows)
+    few = tuple([flats[name].dtype for name in ("query", "bias", "mask", "out")])
 
     def kernel(counter: np.ndarray, budget: int) -> None:
         own = _scratch(its.n_floats, its.full, rows.dtype, few)
@@ -184,6 +159,27 @@ def _scratch(
     return made
 
 
+class Nothing(NamedTuple):
+    """What kernels are given in place of arrays that are not there."""
+
+    value: np.ndarray
+    bias: np.ndarray
+    mask: np.ndarray
+    out: np.ndarray
+
+
+@cache
+def _nothing(dtype: np.dtype, sums: np.dtype) -> Nothing:
+    """Return arrays of one element that nobody reads, of types that kernels exist for anyway."""
+    value, bias, mask = np.zeros(1, dtype), np.zeros(1, sums), np.zeros(1, bool)
+    return Nothing(window(value), window(bias), window(mask), window(value.copy(), writable=True))
+
+
+def _sums(problem: Problem) -> np.dtype:
+    """Return NumPy's type of the sums."""
+    return np.dtype(memory.sum_type(problem.frame.kind))
+
+
 def _ints(x: np.ndarray | int, sizes: tuple[int, ...]) -> Ints:
     """Return an int for all heads, or one for each."""
     if isinstance(x, int):
@@ -193,10 +189,10 @@ def _ints(x: np.ndarray | int, sizes: tuple[int, ...]) -> Ints:
 
 def _input(problem: Problem, x: Any) -> np.ndarray:
     """Return query, key or value in the type of the result, itself where it is of that type."""
-    if memory.type_name(x) != problem.kind:
-        like = (problem.query, problem.key, problem.value)
-        given = [y for y in like if y is not None]
-        x = memory.convert(problem.xp, x, memory.dtype_of(problem.xp, problem.kind, given))
+    kind = problem.frame.kind
+    if memory.type_name(x) != kind:
+        given = [y for y in (problem.query, problem.key, problem.value) if y is not None]
+        x = memory.convert(problem.xp, x, memory.dtype_of(problem.xp, kind, given))
     return whole(memory.as_numpy(x))
 
 

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaledot.fused.decode import MOST_PARTS, PART_KEYS
+from scaledot.fused.decode import BLOCK, MOST_PARTS, MOST_ROWS, PART_KEYS
 from scaledot.fused.forward import FULL_TILE
 from scaledot.fused.jit import records
 from scaledot.fused.simd import F32_LANES, F64_LANES
-from scaledot.fused.windows import Geometry, places
+from scaledot.fused.windows import Geometry, geometry, places
 from scaledot.fused.work import CALL, HEAD, KEYED
+from scaledot.problem import Frame
 
 LEAST_PLAIN_SCALE = 1e-30
 """Below it the exponent's factor could not take the largest float32 to a weight of 0."""
@@ -20,39 +21,28 @@ KEPT_HEADS = 4096
 
 Ints = int | tuple[int, ...]
 """One for all heads, or one for each."""
+Lies = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Shape, strides and bytes of an element of an array."""
+
+NOTHING: Lies = ((1, 1), (0, 0), 1)
+"""How an array lies that is not there."""
 
 
 class Signature(NamedTuple):
     """All that the tables depend on."""
 
-    sizes: tuple[int, ...]
-    """Those of the axes (*batch, *folded)."""
-    n_batch: int
-    """How many of them are batch axes."""
-    sums: str
-    is_half: bool
-    """Whether keys and values are of 16 bits."""
-    n_queries: int
-    n_keys: int
-    head_size: int
-    value_size: int
-    has_output: bool
-    has_bias: bool
-    has_mask: bool
+    frame: Frame
+    query: Lies
+    key: Lies
+    value: Lies | None
+    bias: Lies | None
+    mask: Lies | None
+    out: Lies | None
+    """None where no output is wanted."""
     has_sinks: bool
-    query: Geometry
-    key: Geometry
-    value: Geometry
-    bias: Geometry
-    mask: Geometry
-    out: Geometry
     query_offset: Ints
     key_lengths: Ints
     query_lengths: Ints
-    left: int
-    right: int
-    scale: float
-    softcap: float | None
     block_keys: int
 
 
@@ -74,66 +64,104 @@ class Tables(NamedTuple):
     n_parts: int
     """Of the keys of a set, in decoding."""
     n_sets: int
+    head_size: int
+    value_size: int
+    is_decoding: bool
 
 
 def tables(its: Signature) -> Tables:
     """Return the tables of a call."""
-    return _kept(its) if math.prod(its.sizes) <= KEPT_HEADS else _make(its)
+    n_heads = math.prod(its.frame.layout.sizes)
+    return _kept(its) if n_heads <= KEPT_HEADS else _make(its)
 
 
 def _make(its: Signature) -> Tables:
     """Make the tables of a call."""
-    heads = np.empty(math.prod(its.sizes), HEAD)
+    frame, sizes = its.frame, its.frame.layout.sizes
+    n_batch = len(its.key[0]) - 2
+    lies = {
+        name: geometry(*(getattr(its, name) or NOTHING))
+        for name in ("query", "key", "value", "bias", "mask", "out")
+    }
+    heads = np.empty(math.prod(sizes), HEAD)
     for name in ("query", "out", "bias", "mask"):
-        heads[name] = places(its.sizes, getattr(its, name))
+        heads[name] = places(sizes, lies[name]) if getattr(its, name) else 0
     heads["query_offset"] = its.query_offset
     heads["n_keys"], heads["n_queries"] = its.key_lengths, its.query_lengths
-    keyed = np.empty(math.prod(its.sizes[: its.n_batch]), KEYED)
-    keyed["key"] = places(its.sizes[: its.n_batch], its.key)
-    keyed["value"] = places(its.sizes[: its.n_batch], its.value)
-    call = np.zeros(1, CALL)
+    keyed = np.empty(math.prod(sizes[:n_batch]), KEYED)
+    keyed["key"] = places(sizes[:n_batch], lies["key"])
+    keyed["value"] = places(sizes[:n_batch], lies["value"]) if its.value else 0
     n_folded = len(heads) // max(1, len(keyed))
-    call["n_batches"], call["n_folded"] = len(keyed), n_folded
-    for name in (
-        "n_queries", "n_keys", "head_size", "value_size", "has_output", "has_bias", "has_mask",
-        "has_sinks", "left", "right", "block_keys", "scale",
-    ):  # fmt: skip
-        call[name] = getattr(its, name)
-    for name in ("query", "key", "value", "bias", "mask", "out"):
-        lies = getattr(its, name)
-        call[f"{name}_row"], call[f"{name}_column"] = lies.row, lies.column
-    is_plain = its.softcap is None and not its.has_bias and its.scale > LEAST_PLAIN_SCALE
-    unit = its.scale if is_plain else 1.0
-    call["is_plain"], call["unit"], call["softcap"] = is_plain, unit, its.softcap or 0.0
+    n_queries, head_size = its.query[0][-2:]
+    value_size = its.out[0][-1] if its.out else 0
+    is_double = frame.dtype == np.float64
+    call = np.zeros(1, CALL)
+    for name, number in {
+        "n_batches": len(keyed),
+        "n_folded": n_folded,
+        "n_queries": n_queries,
+        "n_keys": frame.n_keys,
+        "head_size": head_size,
+        "value_size": value_size,
+        "has_output": its.out is not None,
+        "has_bias": its.bias is not None,
+        "has_mask": its.mask is not None,
+        "has_sinks": its.has_sinks,
+        "left": frame.left,
+        "right": frame.right,
+        "block_keys": its.block_keys,
+        "scale": frame.scale,
+    }.items():
+        call[name] = number
+    for name, lie in lies.items():
+        call[f"{name}_row"], call[f"{name}_column"] = lie.row, lie.column
+    is_plain = frame.softcap is None and not its.bias and frame.scale > LEAST_PLAIN_SCALE
+    unit = frame.scale if is_plain else 1.0
+    call["is_plain"], call["unit"], call["softcap"] = is_plain, unit, frame.softcap or 0.0
     call["exponent"] = unit * math.log2(math.e)
-    call["least"] = (-1023 if its.sums == "float64" else -127) / call["exponent"]
-    n_floats = _plan_scratch(call, its)
-    n_parts = min(MOST_PARTS, max(1, -(-its.n_keys // PART_KEYS)))
-    call["n_parts"], call["part_size"] = n_parts, 2 + its.value_size
+    call["least"] = (-1023 if is_double else -127) / call["exponent"]
+    n_floats = _plan_scratch(call[0], F64_LANES if is_double else F32_LANES, its.key[2] == 2)
+    n_parts = min(MOST_PARTS, max(1, -(-frame.n_keys // PART_KEYS)))
+    call["n_parts"], call["part_size"] = n_parts, 2 + value_size
     full = int(call["full"][0])
-    n_items = len(keyed) * -(-n_folded * its.n_queries // full)
-    flops = 2 * full * its.n_keys * (its.head_size + its.value_size) + 1
     return Tables(
         call=records(call),
         heads=records(heads),
         keyed=records(keyed),
         full=full,
         n_floats=n_floats,
-        n_items=n_items,
-        flops=flops,
-        n_rows=n_folded * its.n_queries,
+        n_items=len(keyed) * -(-n_folded * n_queries // full),
+        flops=2 * full * frame.n_keys * (head_size + value_size) + 1,
+        n_rows=n_folded * n_queries,
         n_parts=n_parts,
         n_sets=len(keyed),
+        head_size=head_size,
+        value_size=value_size,
+        is_decoding=_is_decoding(its, lies, n_folded * n_queries, full // FULL_TILE),
+    )
+
+
+def _is_decoding(its: Signature, lies: dict[str, Geometry], n_rows: int, lanes: int) -> bool:
+    """Tell whether there are few queries over many keys, in rows of whole vectors."""
+    names = ("query", "key", "value", "out") if its.out else ("query", "key")
+    head_size, value_size = its.query[0][-1], its.out[0][-1] if its.out else 0
+    return (
+        n_rows <= MOST_ROWS
+        and its.frame.n_keys >= BLOCK
+        and head_size > 0
+        and head_size % lanes == value_size % lanes == 0
+        and all(lies[name].column == 1 for name in names)
+        and not (its.bias and its.bias[2] == 2)  # a bias is read number by number
     )
 
 
 _kept = lru_cache(maxsize=128)(_make)
 
 
-def _plan_scratch(call: Any, its: Signature) -> int:
+def _plan_scratch(call: Any, lanes: int, is_half: bool) -> int:
     """Note where everything lies in the scratch of floats, and return how much that is."""
-    full = FULL_TILE * (F64_LANES if its.sums == "float64" else F32_LANES)
-    block, head, size = its.block_keys, its.head_size, its.value_size
+    full = FULL_TILE * lanes
+    block, head, size = int(call["block_keys"]), int(call["head_size"]), int(call["value_size"])
     rooms = {
         "row_max": full,
         "row_sum": full,
@@ -143,9 +171,9 @@ def _plan_scratch(call: Any, its: Signature) -> int:
         "scores": block * full,
         "output": size * full,
         "taint": size * full,
-        "bias": block * full if its.has_bias else 0,
-        "forbidden": block * full if its.has_mask else 0,
-        "keys": block * head + full if its.is_half else 0,
+        "bias": block * full if call["has_bias"] else 0,
+        "forbidden": block * full if call["has_mask"] else 0,
+        "keys": block * head + full if is_half else 0,
         "values": block * size + full,
     }
     call["full"], at = full, 0

@@ -1,6 +1,5 @@
 """Flat windows of the callers' arrays: how kernels see memory, without copying any."""
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,21 +21,19 @@ class Geometry(NamedTuple):
     front: tuple[int, ...]
 
 
-def window(x: np.ndarray, *, writable: bool = False) -> tuple[np.ndarray, Geometry]:
-    """Return the memory of an array as a flat array, and where its elements lie in it."""
-    bits = BITS.get(arrays.type_name(x))
-    if bits is not None:
-        x = x.view(bits)
-    lies = _geometry(x.shape, x.strides, x.itemsize)
+def window(x: np.ndarray, *, writable: bool = False) -> np.ndarray:
+    """Return the memory of an array as a flat array."""
+    if x.itemsize <= 2:
+        bits = BITS.get(arrays.type_name(x))
+        x = x if bits is None else x.view(bits)
     flat = x.reshape(-1) if x.flags.c_contiguous else _span(x)
     if not writable:
         flat.flags.writeable = False
-    return flat, lies
+    return flat
 
 
-@lru_cache(maxsize=1024)
-def _geometry(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Geometry:
-    """Return where elements lie."""
+def geometry(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Geometry:
+    """Return where the elements of an array lie in its window."""
     steps = [
         0 if size == 1 else stride // itemsize for size, stride in zip(shape, strides, strict=True)
     ]
@@ -65,15 +62,10 @@ def places(sizes: tuple[int, ...], lies: Geometry) -> np.ndarray:
 
 def is_whole(x: np.ndarray) -> bool:
     """Tell whether an array is native, aligned, and has strides of whole elements."""
-    return (x.flags.c_contiguous and x.flags.aligned and x.dtype.isnative) or _has_whole_strides(x)
-
-
-def _has_whole_strides(x: np.ndarray) -> bool:
-    return (
-        x.dtype.isnative
-        and x.flags.aligned
-        and not any(stride % x.itemsize for stride in x.strides)
-    )
+    flags, size = x.flags, x.itemsize
+    if not flags.aligned or not x.dtype.isnative:
+        return False
+    return flags.c_contiguous or not any(stride % size for stride in x.strides)
 
 
 def whole(x: np.ndarray) -> np.ndarray:

@@ -125,11 +125,14 @@ MOVES = """
     def moves(a, at, out, rows, acc_in, acc_out):
         like = blank(rows, 1)
         scatter(out, at, 0, 3, transposed(a, at, 0, 2, like))
-        scatter(out, at, 0, 3 + width(like), columns(rows, 1, 2 * width(like), like))
+        scatter(out, at, 0, 3 + width(like), tile(rows, 1, 2 * width(like), square(like), like))
         three = blank(rows, 3)
-        sums = rank1(tile(acc_in, 0, 8, three), rows, 5, 7, loads(rows, 11, three))
+        sums = tile(acc_in, 0, width(three), blank(rows, 8), three)
+        sums = rank1(sums, rows, 5, 7, loads(rows, 11, three))
         stores(acc_out, 0, width(three), sums, three)
         stores(acc_out, 8 * width(three), 0, fold_larger(sums, three), three)
+        queries = tile(rows, 2, 9, bundle(like), like)
+        stores(acc_out, 9 * width(three), 0, fold_rows(dots(square(like), queries, a, 3, 7)), like)
 
     all_kinds = {np.float32: (np.float32, np.int16, np.uint16), np.float64: (np.float64,)}
     for sums, kinds in all_kinds.items():
@@ -143,22 +146,24 @@ MOVES = """
             for dialect in ("words", "twins"):
                 out = np.zeros(100 * n, kind)
                 acc = np.arange(24 * n).astype(sums)
-                acc_out = np.zeros(27 * n, sums)
+                acc_out = np.zeros(28 * n, sums)
                 if dialect == "words":
                     moves(a, at, out, rows, acc, acc_out)
                 else:
                     like = blank.twin(rows, 1)
                     scatter.twin(out, at, 0, 3, transposed.twin(a, at, 0, 2, like))
-                    scatter.twin(out, at, 0, 3 + n, columns.twin(rows, 1, 2 * n, like))
+                    scatter.twin(out, at, 0, 3 + n, tile.twin(rows, 1, 2 * n, square.twin(like), like))
                     three = blank.twin(rows, 3)
-                    sums_ = rank1.twin(
-                        tile.twin(acc, 0, 8, three), rows, 5, 7, loads.twin(rows, 11, three)
-                    )
+                    sums_ = tile.twin(acc, 0, 3 * n, blank.twin(rows, 8), three)
+                    sums_ = rank1.twin(sums_, rows, 5, 7, loads.twin(rows, 11, three))
                     stores.twin(acc_out, 0, 3 * n, sums_, three)
                     stores.twin(acc_out, 24 * n, 0, fold_larger.twin(sums_, three), three)
+                    queries = tile.twin(rows, 2, 9, bundle.twin(like), like)
+                    products = dots.twin(square.twin(like), queries, a, 3, 7)
+                    stores.twin(acc_out, 27 * n, 0, fold_rows.twin(products), like)
                 results.append((out, acc_out))
             np.testing.assert_array_equal(results[0][0], results[1][0])
-            np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-6)
+            np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-5, atol=1e-5)
     halves = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, np.nan, np.inf, -np.inf, 3.4e38, 1e-40], "f")
     import ml_dtypes
     np.testing.assert_array_equal(

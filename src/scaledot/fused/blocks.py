@@ -7,7 +7,7 @@ everywhere. `one` shows a single vector.
 """
 
 from scaledot.fused.jit import kernel
-from scaledot.fused.simd import columns, loads, mul, scatter, stores, transposed, width
+from scaledot.fused.simd import loads, mul, scatter, square, stores, tile, transposed, width
 
 
 @kernel
@@ -45,7 +45,7 @@ def release(x, start, factor, a, at, begin, step, n, few, lanes, one):
     if step == 1:
         while done + width(one) <= n:
             for lane in range(0, lanes, width(one)):
-                vectors = columns(x, start + done * lanes + lane, lanes, one)
+                vectors = tile(x, start + done * lanes + lane, lanes, square(one), one)
                 scatter(a, at, begin + lane, done, mul(vectors, loads(x, factor + lane, one)))
             done += width(one)
     for p in range(done, n):

@@ -3,9 +3,11 @@
 There is next to nothing to compute for each key, so what counts is that keys and values are read
 once, in order, by all threads. The keys of a set are cut into parts, as many for any number of
 threads; each part leaves, for each query row, its maximum, its sum and its output before division,
-and the parts are joined in their order. All heads of a group read a key together.
+and the parts are joined in their order. Rows that share their keys read them together, in bundles
+of four; a single row is a bundle of its own. With `rows` a pack of as many vectors as a bundle has
+rows, one compiled kernel serves both.
 
-    a row of a part = [maximum, sum, output...]
+    a part = [maxima of the rows, sums of the rows, output [rows][E]]
 
 Values that are not finite are left to `scaledot.fused.forward`, which contains them: a part that
 meets them says so, and the call is done again there.
@@ -16,10 +18,12 @@ import math
 import numpy as np
 
 from scaledot.fused.forward import visible_keys
-from scaledot.fused.jit import entry, inlined
+from scaledot.fused.jit import entry, inlined, kernel
 from scaledot.fused.simd import (
     add,
+    anchor,
     blank,
+    bundle,
     dots,
     fetch_add,
     fold_rows,
@@ -32,6 +36,7 @@ from scaledot.fused.simd import (
     splat,
     square,
     stores,
+    sub,
     tile,
     width,
     zeros,
@@ -39,55 +44,79 @@ from scaledot.fused.simd import (
 
 MOST_ROWS = 8
 """Query rows that share their keys, up to which this is faster than tiles (measured)."""
+LEAST_KEYS = 64
 PART_KEYS = 1024
 """Keys of a part, at least: 1 MiB of float32 keys and values of size 128."""
 MOST_PARTS = 64
-BLOCK = 64
-"""Keys of a block: their values are 32 KiB at size 128, which stay in the nearest cache."""
+BLOCK = 512
+"""Keys of a block: long enough that memory is read in long runs (128 and less are slower)."""
+AHEAD = 64
+"""Keys that a bundle asks for before it reads them: it computes for too long to wait for each. A
+single row is faster without (both measured)."""
 
 
 @entry
 def run(
     counter, budget, call, heads, keyed, query, key, value, bias, mask, parts, trouble, x
 ):  # fmt: skip
-    """Do parts, fetched one by one from the counter, until none is left or the budget is spent.
-
-    `x` is scratch of floats: the queries [rows][D], a spare vector, the scores [rows][BLOCK], with
-    a spare vector before each row.
-    """
+    """Do parts, fetched one by one from the counter, until none is left or the budget is spent."""
     its, one = call[0], blank(x, 1)
-    n_rows = its.n_folded * its.n_queries
     for _ in range(budget):
         item = fetch_add(counter, 0, 1)
         if item >= its.n_batches * its.n_parts:
             return
-        batch = item // its.n_parts
-        step = (its.n_keys + its.n_parts - 1) // its.n_parts
-        begin = item % its.n_parts * step
-        end = min(begin + step, its.n_keys)
-        begin, end = seen(batch, begin, end, n_rows, its, heads)
-        take_queries(batch, n_rows, its, heads, query, x, one)
-        first = item * n_rows * its.part_size
-        for row in range(n_rows):
-            place = first + row * its.part_size
-            parts[place] = -np.inf
-            for e in range(1, its.part_size):
-                parts[place + e] = 0.0
-        for block in range(begin, end, BLOCK):
-            n = min(BLOCK, end - block)
-            do_block(batch, block, n, n_rows, its, heads, keyed, key, value, bias, mask, x, parts,
-                     first)  # fmt: skip
-        for place in range(first, first + n_rows * its.part_size):
-            number = parts[place]
-            if number - number != 0.0 and number != -np.inf:
-                trouble[0] = 1
+        if its.bundle == 1:
+            do_part(
+                item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x, one, one
+            )
+        else:
+            do_part(
+                item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x,
+                bundle(one), one,
+            )  # fmt: skip
+
+
+@kernel
+def do_part(
+    item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x, rows, one
+):  # fmt: skip
+    """Take one part of the keys of a set into the sums of all its rows, bundle by bundle.
+
+    `x` is scratch of floats: the queries [rows][D], then for one bundle two spare vectors, a spare
+    vector and the scores [BLOCK][bundle].
+    """
+    batch = item // its.n_parts
+    step = (its.n_keys + its.n_parts - 1) // its.n_parts
+    begin = item % its.n_parts * step
+    begin, end = seen(batch, begin, min(begin + step, its.n_keys), its, heads)
+    take_queries(batch, its, heads, query, x, one)
+    first = item * its.part_size
+    for place in range(first, first + its.part_size):
+        parts[place] = 0.0
+    for row in range(its.n_bundles * its.bundle):
+        parts[first + row] = -np.inf
+    for block in range(begin, end, BLOCK):
+        n = min(BLOCK, end - block)
+        for number in range(its.n_bundles):
+            do_block(
+                batch, block, n, number * its.bundle, its, heads, keyed, key, value, bias, mask, x,
+                parts, first, rows, one,
+            )  # fmt: skip
+    for row in range(its.n_folded * its.n_queries):
+        sums = first + its.n_bundles * its.bundle
+        finite = parts[sums + row] * 0.0
+        output = sums + its.n_bundles * its.bundle + row * its.value_size
+        for e in range(its.value_size):
+            finite += parts[output + e] * 0.0
+        if finite != 0.0:
+            trouble[0] = 1
 
 
 @inlined
-def seen(batch, begin, end, n_rows, its, heads):
+def seen(batch, begin, end, its, heads):
     """Return those of some keys that some row may see."""
     low, high = end, begin
-    for row in range(n_rows):
+    for row in range(its.n_folded * its.n_queries):
         head = heads[batch * its.n_folded + row % its.n_folded]
         start, stop = visible_keys(
             row // its.n_folded, head.query_offset, its.left, its.right, head.n_keys,
@@ -99,68 +128,77 @@ def seen(batch, begin, end, n_rows, its, heads):
 
 
 @inlined
-def take_queries(batch, n_rows, its, heads, query, x, one):
-    """Copy the query rows of a set of keys to the scratch, in the type of the sums."""
-    for row in range(n_rows):
+def take_queries(batch, its, heads, query, x, one):
+    """Copy the query rows of a set of keys to the scratch, zeros where a bundle has no row."""
+    zero = splat(0.0, one)
+    for row in range(its.n_bundles * its.bundle):
+        is_row = row < its.n_folded * its.n_queries
         head = heads[batch * its.n_folded + row % its.n_folded]
         start = head.query + row // its.n_folded * its.query_row
         for p in range(0, its.head_size, width(one)):
-            stores(x, row * its.head_size + p, 0, loads(query, start + p, one), one)
+            numbers = loads(query, start + p, one) if is_row else zero
+            stores(x, row * its.head_size + p, 0, numbers, one)
 
 
 @inlined
 def do_block(
-    batch, block, n, n_rows, its, heads, keyed, key, value, bias, mask, x, parts, first
+    batch, block, n, row, its, heads, keyed, key, value, bias, mask, x, parts, first, rows, one
 ):  # fmt: skip
-    """Take one block of keys into the sums of all rows of a part."""
-    one = blank(x, 1)
-    spare = n_rows * its.head_size
-    for row in range(n_rows):
-        scores = spare + width(one) + row * (BLOCK + width(one)) + width(one)
-        start = keyed[batch].key + block * its.key_row
-        ahead = keyed[batch].value + block * its.value_row if row == 0 else -1
-        multiply(block, start, n, its, key, x, row * its.head_size, scores, value, ahead, one)
-        head = heads[batch * its.n_folded + row % its.n_folded]
-        restrict(block, n, row // its.n_folded, its, head, bias, mask, x, scores)
-        place = first + row * its.part_size
-        shrink = weigh(n, its, x, scores, spare, parts, place, one)
-        start = keyed[batch].value + block * its.value_row
-        accumulate(start, n, shrink, its, value, x, scores, parts, place + 2, one)
+    """Take one block of keys into the sums of the rows of a bundle, from `row` on."""
+    n_padded = its.n_bundles * its.bundle
+    spare = n_padded * its.head_size
+    scores = spare + 3 * width(one)
+    source = keyed[batch]
+    multiply(
+        block, source.key + block * its.key_row, n, its, key, x, row * its.head_size, scores,
+        rows, one,
+    )  # fmt: skip
+    for member in range(min(its.bundle, its.n_folded * its.n_queries - row)):
+        head = heads[batch * its.n_folded + (row + member) % its.n_folded]
+        query = (row + member) // its.n_folded
+        restrict(block, n, query, member, its, head, bias, mask, x, scores)
+    output = first + 2 * n_padded + row * its.value_size
+    weigh(n, its, x, scores, spare, parts, first + row, first + n_padded + row, output, one)
+    accumulate(
+        source.value + block * its.value_row, n, its, value, x, scores, parts, output, rows, one
+    )
 
 
 @inlined
-def multiply(block, start, n, its, key, x, query, scores, value, ahead, one):
-    """Write the products of a block of keys with a query, as many keys at once as lanes.
+def multiply(block, start, n, its, key, x, query, scores, rows, one):
+    """Write the products of a block of keys with a bundle of queries; -inf behind the last.
 
-    The last keys are done together with those before them, which may be those of another block
-    (their products go to the spare vector before the scores, or are written twice), or, where
-    there are none, with those behind them. The values that follow, from `ahead` on, are fetched
-    meanwhile.
+    A vector holds the products of some keys with all queries of the bundle. The last keys are done
+    together with those before them, which may be those of another block (their products go to the
+    spare vector before the scores, or are written twice), or, where there are none, with those
+    behind them.
     """
-    for done in range(0, n, width(one)):
-        r = max(min(done, n - width(one)), -block)
+    step = width(one) // its.bundle
+    for done in range(0, n, step):
+        r = max(min(done, n - step), -block)
         sums = square(one)
         for p in range(0, its.head_size, width(one)):
-            numbers = loads(x, query + p, one)
+            numbers = tile(x, query + p, its.head_size, rows, one)
             sums = dots(sums, numbers, key, start + r * its.key_row + p, its.key_row)
-            if ahead >= 0 and p < its.value_size:
-                for i in range(min(width(one), n - done)):
-                    prefetch(value, ahead + (done + i) * its.value_row + p)
-        stores(x, scores + r, 0, fold_rows(sums), one)
+            if its.bundle > 1:
+                for i in range(step):
+                    prefetch(key, start + (r + i + AHEAD) * its.key_row + p)
+        stores(x, scores + r * its.bundle, 0, fold_rows(sums), one)
+    for r in range(n, (n + step - 1) // step * step):
+        for member in range(its.bundle):
+            x[scores + r * its.bundle + member] = -np.inf
 
 
 @inlined
-def restrict(block, n, query, its, head, bias, mask, x, scores):
-    """Take the products of a row to scores: scale, softcap, bias, masks; -inf behind the last."""
+def restrict(block, n, query, member, its, head, bias, mask, x, scores):
+    """Take the products of a row to scores: scale, softcap, bias, masks."""
     start, stop = visible_keys(
         query, head.query_offset, its.left, its.right, head.n_keys, head.n_queries
     )
-    for r in range(n, BLOCK):
-        x[scores + r] = -np.inf
     if its.is_plain and its.has_mask == 0 and start <= block and block + n <= stop:
         return
     for r in range(n):
-        score = x[scores + r]
+        score = x[scores + r * its.bundle + member]
         if its.is_plain == 0:
             score = score * its.scale
             if its.softcap > 0:
@@ -173,61 +211,72 @@ def restrict(block, n, query, its, head, bias, mask, x, scores):
             score = -np.inf
         if block + r < start or block + r >= stop:
             score = -np.inf
-        x[scores + r] = score
+        x[scores + r * its.bundle + member] = score
 
 
 @inlined
-def weigh(n, its, x, scores, spare, parts, place, one):
-    """Turn the scores of a row into weights; return what its sums so far shrink by."""
-    old = parts[place]
-    largest = splat(old, one)
-    for r in range(0, n, width(one)):
-        largest = larger(loads(x, scores + r, one), largest)
+def weigh(n, its, x, scores, spare, parts, maxima, sums, output, one):
+    """Turn the scores of a bundle into weights; shrink its sums and output so far to match."""
+    lanes, end = width(one), scores + n * its.bundle
+    shrinks = spare + lanes
+    for lane in range(lanes):
+        x[spare + lane] = parts[maxima + lane % its.bundle]
+    old = loads(x, spare, one)
+    largest = old
+    for place in range(scores, end, lanes):
+        largest = larger(loads(x, place, one), largest)
     stores(x, spare, 0, largest, one)
-    top = old
-    for lane in range(width(one)):
-        if x[spare + lane] > top:
-            top = x[spare + lane]
-    low = 0.0 if top == -np.inf else top
+    for row in range(its.bundle):
+        top = x[spare + row]
+        for lane in range(row, lanes, its.bundle):
+            if x[spare + lane] > top:
+                top = x[spare + lane]
+        parts[maxima + row] = top
+        for lane in range(row, lanes, its.bundle):
+            x[spare + lane] = top
+    low = anchor(loads(x, spare, one))
     exponent, least = splat(its.exponent, one), splat(its.least, one)
-    stores(x, spare, 0, power(splat(old - low, one), exponent, least), one)
-    shrink = x[spare]
-    total = blank(x, 1)
-    for r in range(0, n, width(one)):
-        weights = power(add(loads(x, scores + r, one), splat(-low, one)), exponent, least)
-        stores(x, scores + r, 0, weights, one)
+    stores(x, shrinks, 0, power(sub(old, low), exponent, least), one)
+    total = splat(0.0, one)
+    for place in range(scores, end, lanes):
+        weights = power(sub(loads(x, place, one), low), exponent, least)
+        stores(x, place, 0, weights, one)
         total = add(total, weights)
     stores(x, spare, 0, total, one)
-    row_sum = parts[place + 1] * shrink
-    for lane in range(width(one)):
-        row_sum += x[spare + lane]
-    parts[place] = top
-    parts[place + 1] = row_sum
-    return shrink
+    for row in range(its.bundle):
+        shrink = x[shrinks + row]
+        parts[sums + row] *= shrink
+        for lane in range(row, lanes, its.bundle):
+            parts[sums + row] += x[spare + lane]
+        if shrink != 1.0:
+            for e in range(0, its.value_size, lanes):
+                place = output + row * its.value_size + e
+                stores(parts, place, 0, mul(loads(parts, place, one), splat(shrink, one)), one)
 
 
 @inlined
-def accumulate(start, n, shrink, its, value, x, weights, parts, output, one):
-    """Add the values of a block, by their weights, to the output of a row.
+def accumulate(start, n, its, value, x, weights, parts, output, rows, one):
+    """Add the values of a block, by their weights, to the output of a bundle.
 
-    Eight vectors are summed together, enough to hide the latency of the adders.
+    Four vectors of each row are summed together, enough to hide the latency of the adders.
     """
-    done = 0
-    eight = zeros(8, one)
-    while done + 8 * width(one) <= its.value_size:
-        sums = mul(tile(parts, output + done, 8, one), splat(shrink, one))
+    done, four = 0, zeros(4, one)
+    while done + 4 * width(one) <= its.value_size:
+        sums = tile(parts, output + done, its.value_size, rows, four)
         for r in range(n):
-            numbers = loads(value, start + r * its.value_row + done, eight)
-            sums = rank1(sums, x, weights + r, 0, numbers)
-        stores(parts, output + done, 0, sums, eight)
-        done += 8 * width(one)
+            numbers = loads(value, start + r * its.value_row + done, four)
+            if its.bundle > 1:
+                for e in range(done, done + 4 * width(one), width(one)):
+                    prefetch(value, start + (r + AHEAD) * its.value_row + e)
+            sums = rank1(sums, x, weights + r * its.bundle, 1, numbers)
+        stores(parts, output + done, its.value_size, sums, four)
+        done += 4 * width(one)
     while done < its.value_size:
-        sums = mul(loads(parts, output + done, one), splat(shrink, one))
+        sums = tile(parts, output + done, its.value_size, rows, one)
         for r in range(n):
-            sums = rank1(
-                sums, x, weights + r, 0, loads(value, start + r * its.value_row + done, one)
-            )
-        stores(parts, output + done, 0, sums, one)
+            numbers = loads(value, start + r * its.value_row + done, one)
+            sums = rank1(sums, x, weights + r * its.bundle, 1, numbers)
+        stores(parts, output + done, its.value_size, sums, one)
         done += width(one)
 
 
@@ -235,28 +284,27 @@ def accumulate(start, n, shrink, its, value, x, weights, parts, output, one):
 def join(call, heads, parts, sinks, out, rows, x):
     """Join the parts of all rows in their order, take the sinks in, and write the results."""
     its, one = call[0], blank(x, 1)
-    n_rows = its.n_folded * its.n_queries
+    n_rows, n_padded = its.n_folded * its.n_queries, its.n_bundles * its.bundle
     n_all = its.n_batches * n_rows
     for number in range(n_all):
         batch, row = number // n_rows, number % n_rows
         query, folded = row // its.n_folded, row % its.n_folded
         head = batch * its.n_folded + folded
-        first = (batch * its.n_parts * n_rows + row) * its.part_size
-        step = n_rows * its.part_size
-        top = parts[first]
+        first = batch * its.n_parts * its.part_size
+        top = parts[first + row]
         for part in range(1, its.n_parts):
-            if parts[first + part * step] > top:
-                top = parts[first + part * step]
+            top = max(top, parts[first + part * its.part_size + row])
         low = 0.0 if top == -np.inf else top
         for e in range(0, its.value_size, width(one)):
             stores(x, e, 0, blank(x, 1), one)
         row_sum = 0.0
         for part in range(its.n_parts):
-            place = first + part * step
-            factor = math.exp2((parts[place] - low) * its.exponent)
-            row_sum += parts[place + 1] * factor
+            place = first + part * its.part_size
+            factor = math.exp2((parts[place + row] - low) * its.exponent)
+            row_sum += parts[place + n_padded + row] * factor
+            place += 2 * n_padded + row * its.value_size
             for e in range(0, its.value_size, width(one)):
-                more = mul(loads(parts, place + 2 + e, one), splat(factor, one))
+                more = mul(loads(parts, place + e, one), splat(factor, one))
                 stores(x, e, 0, add(loads(x, e, one), more), one)
         row_max = top * its.unit
         shift, total, factor = row_max, row_sum, 1.0

@@ -95,25 +95,21 @@ def _decode(
     limit: int,
 ) -> bool:
     """Attend with few queries; tell whether all that was met is finite."""
-    lanes = its.full // forward.FULL_TILE
-    n_items = its.n_sets * its.n_parts
-    parts = np.empty(n_items * its.n_rows * (2 + its.value_size), rows.dtype)
+    parts = np.empty(its.n_parts * its.part_size, rows.dtype)
     trouble = np.zeros(1, np.int64)
     given = (*(flats[name] for name in ("query", "key", "value", "bias", "mask")), parts, trouble)
-    n_floats = 2 * lanes + its.n_rows * (its.head_size + decode.BLOCK + lanes) + its.value_size
 
     def kernel(counter: np.ndarray, budget: int) -> None:
-        x = memory.empty(np, (n_floats,), rows.dtype, None)
+        x = memory.empty(np, (its.part_floats,), rows.dtype, None)
         decode.run(counter, budget, its.call, its.heads, its.keyed, *given, x)
 
-    flops = its.flops // its.full * its.n_rows // its.n_parts + 1
-    alone = flops * n_items < ALONE_FLOPS / DECODING
+    alone = its.part_flops * its.n_parts < ALONE_FLOPS / DECODING
     n_threads = 1 if alone else limit or target.n_threads()
-    budget = max(1, int(SLICE_FLOPS / DECODING) // flops)
-    threads.run(kernel, n_items, budget, min(n_threads, n_items))
+    budget = max(1, int(SLICE_FLOPS / DECODING) // its.part_flops)
+    threads.run(kernel, its.n_parts, budget, min(n_threads, its.n_parts))
     if trouble[0]:
         return False
-    x = memory.empty(np, (n_floats,), rows.dtype, None)
+    x = memory.empty(np, (its.part_floats,), rows.dtype, None)
     decode.join(its.call, its.heads, parts, sinks, flats["out"], rows, x)
     return True
 

@@ -34,6 +34,8 @@ from scaledot.fused.codegen import (
 
 F32_LANES = VECTOR_BYTES // 4
 F64_LANES = VECTOR_BYTES // 8
+BUNDLE = 4
+"""Query rows that read a key together, where there are few: their sums fill the registers."""
 
 
 # ---------------------------------------------------------------------------------------- words
@@ -117,6 +119,17 @@ def square(typing, like):
     return pack_of(like.dtype, like.dtype.lanes)(like), generate
 
 
+@word(lambda like: (np.zeros_like(like[0]),) * min(BUNDLE, len(like[0])))
+def bundle(typing, like):
+    """Return as many vectors of zeros as rows are taken together where there are few."""
+
+    def generate(context, builder, signature, arguments):
+        vectors = [like.dtype.constant(0.0)] * min(BUNDLE, like.dtype.lanes)
+        return context.make_tuple(builder, signature.return_type, vectors)
+
+    return pack_of(like.dtype, min(BUNDLE, like.dtype.lanes))(like), generate
+
+
 @word(lambda a, i: None)
 def prefetch(typing, a, i):
     """Ask for the memory around an element, which will soon be read."""
@@ -133,25 +146,28 @@ def prefetch(typing, a, i):
 
 
 def _twin_dots(sums, x, a, i, stride):
-    n = len(x[0])
-    rows = (widen(a[i + r * stride : i + r * stride + n]) for r in range(n))
-    return tuple(
-        (total + row * x[0]).astype(x[0].dtype) for total, row in zip(sums, rows, strict=True)
-    )
+    n, count = len(x[0]), len(x)
+    found = []
+    for place, total in enumerate(sums):
+        row, member = divmod(place, count)
+        start = i + row * stride
+        found.append((total + widen(a[start : start + n]) * x[member]).astype(x[0].dtype))
+    return tuple(found)
 
 
 @word(_twin_dots)
 def dots(typing, sums, x, a, i, stride):
-    """Return sums[r] + x · a[i + r·stride ...] lane by lane, for as many rows as lanes."""
+    """Return sums[r, j] + x[j] · a[i + r·stride ...], lane by lane, for each vector of x."""
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, x.dtype)
-        (vector,) = unpack(builder, arguments[1])
-        found = []
-        for r, total in enumerate(unpack(builder, arguments[0])):
+        vectors, found = unpack(builder, arguments[1]), unpack(builder, arguments[0])
+        for r in range(sums.count // x.count):
             place = builder.add(arguments[3], builder.mul(I64(r), arguments[4]))
             row = code.load(a.dtype, code.pointer(a, arguments[2], place))
-            found.append(code.call("fma", row, vector, total))
+            for j, vector in enumerate(vectors):
+                total = found[r * x.count + j]
+                found[r * x.count + j] = code.call("fma", row, vector, total)
         return context.make_tuple(builder, signature.return_type, found)
 
     return sums(sums, x, a, types.intp, types.intp), generate
@@ -203,44 +219,27 @@ def loads(typing, a, i, like):
     return like(a, types.intp, like), generate
 
 
-def _twin_columns(a, i, stride, like):
+def _twin_tile(a, i, stride, rows, like):
     n = len(like[0])
-    return tuple(a[i + p * stride : i + p * stride + n].copy() for p in range(n))
+    starts = (i + r * stride + j * n for r in range(len(rows)) for j in range(len(like)))
+    return tuple(a[start : start + n].copy() for start in starts)
 
 
-@word(_twin_columns)
-def columns(typing, a, i, stride, like):
-    """Return LANES vectors, `stride` apart, of an array from i on."""
+@word(_twin_tile)
+def tile(typing, a, i, stride, rows, like):
+    """Return packs of an array from i on, `stride` apart, as many as `rows` has vectors."""
+    count = rows.count * like.count
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, like.dtype)
         found = []
-        for p in range(like.dtype.lanes):
-            place = builder.add(arguments[1], builder.mul(I64(p), arguments[2]))
-            found.append(code.load(a.dtype, code.pointer(a, arguments[0], place)))
+        for r in range(rows.count):
+            start = builder.add(arguments[1], builder.mul(I64(r), arguments[2]))
+            places = [builder.add(start, I64(j * like.dtype.lanes)) for j in range(like.count)]
+            found += [code.load(a.dtype, code.pointer(a, arguments[0], place)) for place in places]
         return context.make_tuple(builder, signature.return_type, found)
 
-    return pack_of(like.dtype, like.dtype.lanes)(a, types.intp, types.intp, like), generate
-
-
-def _twin_tile(a, i, n, like):
-    step, lanes = len(like) * len(like[0]), len(like[0])
-    starts = range(i, i + n * step, lanes)
-    return tuple(a[start : start + lanes].copy() for start in starts)
-
-
-@word(_twin_tile)
-def tile(typing, a, i, n, like):
-    """Return n packs that lie one behind the other in an array from i on."""
-    count = literal(n, 2) * like.count
-
-    def generate(context, builder, signature, arguments):
-        code = Code(context, builder, like.dtype)
-        places = [builder.add(arguments[1], I64(j * like.dtype.lanes)) for j in range(count)]
-        found = [code.load(a.dtype, code.pointer(a, arguments[0], place)) for place in places]
-        return context.make_tuple(builder, signature.return_type, found)
-
-    return pack_of(like.dtype, count)(a, types.intp, n, like), generate
+    return pack_of(like.dtype, count)(a, types.intp, types.intp, rows, like), generate
 
 
 @word(lambda a, scratch: scratch if a.itemsize == 2 else a)

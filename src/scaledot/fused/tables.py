@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaledot.fused.decode import BLOCK, MOST_PARTS, MOST_ROWS, PART_KEYS
+from scaledot.fused.decode import BLOCK, LEAST_KEYS, MOST_PARTS, MOST_ROWS, PART_KEYS
 from scaledot.fused.forward import FULL_TILE
 from scaledot.fused.jit import records
-from scaledot.fused.simd import F32_LANES, F64_LANES
+from scaledot.fused.simd import BUNDLE, F32_LANES, F64_LANES
 from scaledot.fused.windows import Geometry, geometry, places
 from scaledot.fused.work import CALL, HEAD, KEYED
 from scaledot.problem import Frame
@@ -62,10 +62,12 @@ class Tables(NamedTuple):
     n_rows: int
     """Query rows that share their keys."""
     n_parts: int
-    """Of the keys of a set, in decoding."""
-    n_sets: int
-    head_size: int
-    value_size: int
+    """In decoding, of all sets of keys."""
+    part_size: int
+    """Numbers that a part leaves."""
+    part_floats: int
+    """Of the scratch of a thread, in decoding."""
+    part_flops: int
     is_decoding: bool
 
 
@@ -122,22 +124,28 @@ def _make(its: Signature) -> Tables:
     call["least"] = (-1023 if is_double else -127) / call["exponent"]
     n_floats = _plan_scratch(call[0], F64_LANES if is_double else F32_LANES, its.key[2] == 2)
     n_parts = min(MOST_PARTS, max(1, -(-frame.n_keys // PART_KEYS)))
-    call["n_parts"], call["part_size"] = n_parts, 2 + value_size
-    full = int(call["full"][0])
+    full, n_rows = int(call["full"][0]), n_folded * n_queries
+    bundle = 1 if n_rows <= 1 else min(BUNDLE, full // FULL_TILE)
+    n_padded = -(-n_rows // bundle) * bundle
+    call["bundle"], call["n_bundles"] = bundle, n_padded // bundle
+    call["n_parts"], call["part_size"] = n_parts, n_padded * (2 + value_size)
     return Tables(
         call=records(call),
         heads=records(heads),
         keyed=records(keyed),
         full=full,
         n_floats=n_floats,
-        n_items=len(keyed) * -(-n_folded * n_queries // full),
+        n_items=len(keyed) * -(-n_rows // full),
         flops=2 * full * frame.n_keys * (head_size + value_size) + 1,
-        n_rows=n_folded * n_queries,
-        n_parts=n_parts,
-        n_sets=len(keyed),
-        head_size=head_size,
-        value_size=value_size,
-        is_decoding=_is_decoding(its, lies, n_folded * n_queries, full // FULL_TILE),
+        n_rows=n_rows,
+        n_parts=len(keyed) * n_parts,
+        part_size=n_padded * (2 + value_size),
+        part_floats=max(
+            value_size,
+            n_padded * head_size + full + min(BLOCK, -(-frame.n_keys // full) * full) * bundle,
+        ),
+        part_flops=2 * n_rows * frame.n_keys * (head_size + value_size) // n_parts + 1,
+        is_decoding=_is_decoding(its, lies, n_rows, full // FULL_TILE),
     )
 
 
@@ -147,7 +155,7 @@ def _is_decoding(its: Signature, lies: dict[str, Geometry], n_rows: int, lanes: 
     head_size, value_size = its.query[0][-1], its.out[0][-1] if its.out else 0
     return (
         n_rows <= MOST_ROWS
-        and its.frame.n_keys >= BLOCK
+        and its.frame.n_keys >= LEAST_KEYS
         and head_size > 0
         and head_size % lanes == value_size % lanes == 0
         and all(lies[name].column == 1 for name in names)

@@ -13,7 +13,7 @@ the thread's scratch `x`; `like` shows how many vectors a row of them has.
 """
 
 from scaledot.fused.jit import kernel
-from scaledot.fused.simd import fold_larger, loads, mul, rank1, stores, tile, width, zeros
+from scaledot.fused.simd import blank, fold_larger, loads, mul, rank1, stores, tile, width, zeros
 
 
 @kernel
@@ -48,7 +48,7 @@ def accumulate(a, start, row, column, n_rows, x, b, n, c, shrink, like):
     factor = loads(x, shrink, like)
     r = 0
     while r + 8 <= n_rows:
-        sums = mul(tile(x, c + r * lanes, 8, like), factor)
+        sums = mul(tile(x, c + r * lanes, lanes, blank(x, 8), like), factor)
         place = start + r * row
         for p in range(n):
             sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))

@@ -35,8 +35,10 @@ CALL = np.dtype(
                 "left",  # how many keys a row sees before its own position, and behind it
                 "right",
                 "block_keys",
-                "n_parts",  # of the keys of a set, in decoding, and the numbers of a row of a part
-                "part_size",
+                "n_parts",  # of the keys of a set, in decoding
+                "part_size",  # numbers that a part leaves
+                "bundle",  # query rows that read a key together, and how many such bundles
+                "n_bundles",
                 # bools
                 "has_output",
                 "has_bias",

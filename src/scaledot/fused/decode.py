@@ -65,21 +65,11 @@ def run(
         item = fetch_add(counter, 0, 1)
         if item >= its.n_batches * its.n_parts:
             return
-        if its.bundle == 1:
-            do_part(
-                item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x, one, one
-            )
-        else:
-            do_part(
-                item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x,
-                bundle(one), one,
-            )  # fmt: skip
+        do_part(item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x, one)
 
 
-@kernel
-def do_part(
-    item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x, rows, one
-):  # fmt: skip
+@inlined
+def do_part(item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x, one):
     """Take one part of the keys of a set into the sums of all its rows, bundle by bundle.
 
     `x` is scratch of floats: the queries [rows][D], then for one bundle two spare vectors, a spare
@@ -100,7 +90,7 @@ def do_part(
         for number in range(its.n_bundles):
             do_block(
                 batch, block, n, number * its.bundle, its, heads, keyed, key, value, bias, mask, x,
-                parts, first, rows, one,
+                parts, first, one,
             )  # fmt: skip
     for row in range(its.n_folded * its.n_queries):
         sums = first + its.n_bundles * its.bundle
@@ -142,29 +132,32 @@ def take_queries(batch, its, heads, query, x, one):
 
 @inlined
 def do_block(
-    batch, block, n, row, its, heads, keyed, key, value, bias, mask, x, parts, first, rows, one
+    batch, block, n, row, its, heads, keyed, key, value, bias, mask, x, parts, first, one
 ):  # fmt: skip
     """Take one block of keys into the sums of the rows of a bundle, from `row` on."""
     n_padded = its.n_bundles * its.bundle
     spare = n_padded * its.head_size
     scores = spare + 3 * width(one)
     source = keyed[batch]
-    multiply(
-        block, source.key + block * its.key_row, n, its, key, x, row * its.head_size, scores,
-        rows, one,
-    )  # fmt: skip
+    start = source.key + block * its.key_row
+    if its.bundle == 1:
+        multiply(block, start, n, its, key, x, row * its.head_size, scores, one, one)
+    else:
+        multiply(block, start, n, its, key, x, row * its.head_size, scores, bundle(one), one)
     for member in range(min(its.bundle, its.n_folded * its.n_queries - row)):
         head = heads[batch * its.n_folded + (row + member) % its.n_folded]
         query = (row + member) // its.n_folded
         restrict(block, n, query, member, its, head, bias, mask, x, scores)
     output = first + 2 * n_padded + row * its.value_size
     weigh(n, its, x, scores, spare, parts, first + row, first + n_padded + row, output, one)
-    accumulate(
-        source.value + block * its.value_row, n, its, value, x, scores, parts, output, rows, one
-    )
+    start = source.value + block * its.value_row
+    if its.bundle == 1:
+        accumulate(start, n, its, value, x, scores, parts, output, one, one)
+    else:
+        accumulate(start, n, its, value, x, scores, parts, output, bundle(one), one)
 
 
-@inlined
+@kernel
 def multiply(block, start, n, its, key, x, query, scores, rows, one):
     """Write the products of a block of keys with a bundle of queries; -inf behind the last.
 
@@ -254,7 +247,7 @@ def weigh(n, its, x, scores, spare, parts, maxima, sums, output, one):
                 stores(parts, place, 0, mul(loads(parts, place, one), splat(shrink, one)), one)
 
 
-@inlined
+@kernel
 def accumulate(start, n, its, value, x, weights, parts, output, rows, one):
     """Add the values of a block, by their weights, to the output of a bundle.
 

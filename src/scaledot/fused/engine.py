@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaledot import arrays as memory
-from scaledot.fused import decode, forward, target, threads
+from scaledot.fused import contain, decode, forward, target, threads
 from scaledot.fused.tables import Ints, Signature, Tables, tables
 from scaledot.fused.windows import is_whole, whole, window
 from scaledot.fused.work import N_PLACES
@@ -123,17 +123,23 @@ def _share(
 ) -> None:
     """Share the tiles out among threads."""
     names = ("query", "key", "value", "bias", "mask")
-    given = (*[flats[name] for name in names], sinks, flats["out"], rows)
+    tainted = np.zeros(its.n_items, np.uint8)
+    given = (*[flats[name] for name in names], sinks, flats["out"], rows, tainted)
     few = tuple([flats[name].dtype for name in ("query", "bias", "mask", "out")])
-
-    def kernel(counter: np.ndarray, budget: int) -> None:
-        own = _scratch(its.n_floats, its.full, rows.dtype, few)
-        forward.run(counter, budget, its.call, its.heads, its.keyed, *given, *own)
-
     alone = its.flops * its.n_items < ALONE_FLOPS
     n_threads = 1 if alone else limit or target.n_threads()
     budget = max(1, int(SLICE_FLOPS) // its.flops)
-    threads.run(kernel, its.n_items, budget, min(n_threads, its.n_items))
+
+    def share(entry: Any) -> None:
+        def kernel(counter: np.ndarray, budget: int) -> None:
+            own = _scratch(its.n_floats, its.full, rows.dtype, few)
+            entry(counter, budget, its.call, its.heads, its.keyed, *given, *own)
+
+        threads.run(kernel, its.n_items, budget, min(n_threads, its.n_items))
+
+    share(forward.run)
+    if tainted.any():
+        share(contain.run)
 
 
 def _scratch(

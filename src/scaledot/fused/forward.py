@@ -27,6 +27,7 @@ from scaledot.fused.simd import (
     anchor,
     blank,
     fetch_add,
+    fma,
     is_half,
     larger,
     loads,
@@ -53,13 +54,14 @@ visible_keys = kernel(masks.visible_keys)
 
 @entry
 def run(
-    counter, budget, call, heads, keyed, query, key, value, bias, mask, sinks, out, rows,
+    counter, budget, call, heads, keyed, query, key, value, bias, mask, sinks, out, rows, tainted,
     x, at, bounds, few, few_bias, few_mask, few_out,
 ):  # fmt: skip
     """Do tiles, fetched one by one from the counter, until none is left or the budget is spent.
 
     Tiles count from the last rows of a set of keys to the first: under causal the last are the
-    heavy ones, and light ones balance the threads at the end.
+    heavy ones, and light ones balance the threads at the end. A tile whose output is not finite is
+    noted in `tainted`, for `scaledot.fused.contain`.
     """
     its, one = call[0], blank(x, 1)
     n_vectors = (its.n_folded * its.n_queries + width(one) - 1) // width(one)
@@ -68,26 +70,33 @@ def run(
         item = fetch_add(counter, 0, 1)
         if item >= n_tiles * its.n_batches:
             return
-        batch = item // n_tiles
+        source = keyed[item // n_tiles]
         first, n = tile_of(n_tiles - 1 - item % n_tiles, n_tiles, n_vectors)
         lanes = n * width(one)
-        place_rows(batch, first * width(one), its, heads, at, bounds, lanes)
-        gather(
-            query, at, QUERY * its.full, 0, its.query_column, its.head_size, few, x,
+        place_rows(item // n_tiles, first * width(one), its, heads, at, bounds, lanes)
+        gather(  # a literal 0 would make a kernel of its own
+            query, at, QUERY * its.full, 0 * its.full, its.query_column, its.head_size, few, x,
             its.at_queries, lanes, one,
         )  # fmt: skip
-        walk(
-            keyed[batch], its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask,
-            lanes, one,
-        )  # fmt: skip
+        low, high, all_from, all_to = span(its, bounds, lanes)
+        clear(its, x, lanes, one)
+        # Equal blocks, in whole rows of a tile: a short last one would cost as much as a long one.
+        n_blocks = max(1, (high - low + its.block_keys - 1) // its.block_keys)
+        step = max(8, ((high - low + n_blocks - 1) // n_blocks + 7) // 8 * 8)
+        for begin in range(low, high, step):
+            n_keys = min(step, high - begin)
+            is_partial = begin < all_from or begin + n_keys > all_to
+            score(
+                source, begin, n_keys, is_partial, its, key, bias, mask, x, at, bounds, few,
+                few_bias, few_mask, lanes, one,
+            )  # fmt: skip
+            if its.has_output:
+                add_values(source, begin, n_keys, its, value, x, few, lanes, one)
         finish(its, sinks, rows, x, at, lanes)
         if its.has_output == 0:
             continue
         if not is_finite(x, its.at_output, its.value_size * lanes, its.at_shrink, one):
-            contain(
-                keyed[batch], its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask,
-                lanes, one,
-            )  # fmt: skip
+            tainted[item] = 1
         release(
             x, its.at_output, its.at_factor, out, at, OUT * its.full, its.out_column,
             its.value_size, few_out, lanes, one,
@@ -133,32 +142,15 @@ def place_rows(batch, first, its, heads, at, bounds, lanes):
                 query, folded = query + 1, 0
 
 
-@inlined
-def walk(
-    source, its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask, lanes, one
-):  # fmt: skip
-    """Take the keys that some row of a tile sees into its sums, block by block."""
-    low, high, all_from, all_to = span(its, bounds, lanes)
+@kernel
+def clear(its, x, lanes, one):
+    """Begin the sums of a tile."""
     nothing, zero = splat(-np.inf, one), splat(0.0, one)
     for lane in range(0, lanes, width(one)):
         stores(x, its.at_row_max + lane, 0, nothing, one)
         stores(x, its.at_row_sum + lane, 0, zero, one)
     for place in range(0, its.value_size * lanes, width(one)):
         stores(x, its.at_output + place, 0, zero, one)
-    if high <= low:
-        return
-    # Equal blocks, in whole rows of a tile: a short last one would cost as much as a long one.
-    n_blocks = (high - low + its.block_keys - 1) // its.block_keys
-    step = ((high - low + n_blocks - 1) // n_blocks + 7) // 8 * 8
-    for begin in range(low, high, step):
-        n = min(step, high - begin)
-        is_partial = begin < all_from or begin + n > all_to
-        score(
-            source, begin, n, is_partial, its, key, bias, mask, x, at, bounds, few, few_bias,
-            few_mask, lanes, one,
-        )  # fmt: skip
-        if its.has_output:
-            add_values(source, begin, n, its, value, x, few, lanes, one)
 
 
 @inlined
@@ -193,12 +185,13 @@ def score(
     for lane in range(0, lanes, width(one)):
         low = anchor(loads(x, its.at_row_max + lane, one))
         shrink = power(sub(loads(x, its.at_shrink + lane, one), low), exponent, least)
-        total = mul(loads(x, its.at_row_sum + lane, one), shrink)
+        total = splat(0.0, one)
         for place in range(its.at_scores + lane, its.at_scores + n * lanes, lanes):
             weights = power(sub(loads(x, place, one), low), exponent, least)
             stores(x, place, 0, weights, one)
             total = add(total, weights)
-        stores(x, its.at_row_sum + lane, 0, total, one)
+        before = loads(x, its.at_row_sum + lane, one)
+        stores(x, its.at_row_sum + lane, 0, fma(before, shrink, total), one)
         stores(x, its.at_shrink + lane, 0, shrink, one)
 
 
@@ -332,56 +325,3 @@ def is_finite(x, start, n, spare, one):
     for lane in range(width(one)):
         total += x[spare + lane]
     return total == 0.0
-
-
-@inlined
-def contain(
-    source, its, key, value, bias, mask, x, at, bounds, few, few_bias, few_mask, lanes, one
-):  # fmt: skip
-    """Do the output of a tile again, whose values hold NaN or infinities.
-
-    Only finite values are multiplied; the others are counted where they are visible, that is where
-    the score is not -inf. The normaliser is known by now and taken into the weights, so that a sum
-    of large values, which brings a tile here as well, does not overflow. Slow and rare.
-    """
-    low, high, _, _ = span(its, bounds, lanes)
-    for place in range(its.value_size * lanes):
-        x[its.at_output + place] = 0.0
-        x[its.at_taint + place] = 0.0
-    for begin in range(low, high, its.block_keys):
-        n = min(its.block_keys, high - begin)
-        for lane in range(lanes):
-            x[its.at_shrink + lane] = x[its.at_row_max + lane]
-        multiply_keys(source, begin, n, its, key, x, few, its.at_shrink, lanes, one)
-        restrict(
-            begin, n, begin >= low, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
-        )
-        widen(
-            value, source.value + begin * its.value_row, its.value_row, its.value_column, n,
-            its.value_size, few, x, its.at_values, one,
-        )  # fmt: skip
-        for r in range(n):
-            contain_row(x, its, r, lanes)
-    for lane in range(lanes):
-        factor = x[its.at_factor + lane]
-        for place in range(lane, its.value_size * lanes, lanes):
-            # factor - factor: NaN in a row that sees a NaN score, whatever its values are
-            x[its.at_output + place] += x[its.at_taint + place] + (factor - factor)
-        x[its.at_factor + lane] = 1.0
-
-
-@kernel
-def contain_row(x, its, r, lanes):
-    """Add the values of one key to the output of a tile, or to its taint if not finite."""
-    for lane in range(lanes):
-        score, top = x[its.at_scores + r * lanes + lane], x[its.at_row_max + lane]
-        if score == -np.inf:
-            continue
-        weight = 2.0 ** ((score - (top if top != -np.inf else 0.0)) * its.exponent)
-        weight *= x[its.at_factor + lane]
-        for e in range(its.value_size):
-            number = x[its.at_values + r * its.value_size + e]
-            if number - number == 0.0:
-                x[its.at_output + e * lanes + lane] += weight * number
-            else:
-                x[its.at_taint + e * lanes + lane] += number

@@ -404,6 +404,10 @@ def _twin_power(x, factor, low):
 add = elementwise("add", lambda x, y: x + y, lambda code, x, y: code.b.fadd(x, y), 2)
 sub = elementwise("sub", lambda x, y: x - y, lambda code, x, y: code.b.fsub(x, y), 2)
 mul = elementwise("mul", lambda x, y: x * y, lambda code, x, y: code.b.fmul(x, y), 2)
+fma = elementwise(
+    "fma", lambda x, y, z: x * y + z, lambda code, x, y, z: code.call("fma", x, y, z), 3
+)
+"""x · y + z, rounded once (its twin rounds twice)."""
 larger = elementwise("larger", lambda x, y: np.where(x > y, x, y), _larger, 2)
 power = elementwise(
     "power", _twin_power, lambda code, x, factor, low: code.power(x, factor, low), 3

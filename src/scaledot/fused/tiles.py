@@ -13,7 +13,7 @@ the thread's scratch `x`; `like` shows how many vectors a row of them has.
 """
 
 from scaledot.fused.jit import kernel
-from scaledot.fused.simd import blank, fold_larger, loads, mul, rank1, stores, tile, width, zeros
+from scaledot.fused.simd import blank, fma, fold_larger, loads, rank1, stores, tile, width, zeros
 
 
 @kernel
@@ -43,21 +43,26 @@ def multiply(a, start, row, column, n_rows, x, b, n, c, tops, like):
 
 @kernel
 def accumulate(a, start, row, column, n_rows, x, b, n, c, shrink, like):
-    """Write C[r] = shrink · C[r] + Σ_p a[start + r·row + p·column] · B[p]."""
+    """Write C[r] = shrink · C[r] + Σ_p a[start + r·row + p·column] · B[p].
+
+    The sum begins at 0 and joins C whole, so that rounding does not grow with the length of C.
+    """
     lanes = width(like)
     factor = loads(x, shrink, like)
     r = 0
     while r + 8 <= n_rows:
-        sums = mul(tile(x, c + r * lanes, lanes, blank(x, 8), like), factor)
+        sums = zeros(8, like)
         place = start + r * row
         for p in range(n):
             sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
+        sums = fma(tile(x, c + r * lanes, lanes, blank(x, 8), like), factor, sums)
         stores(x, c + r * lanes, lanes, sums, like)
         r += 8
     while r < n_rows:
-        sums = mul(loads(x, c + r * lanes, like), factor)
+        sums = zeros(1, like)
         place = start + r * row
         for p in range(n):
             sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
+        sums = fma(loads(x, c + r * lanes, like), factor, sums)
         stores(x, c + r * lanes, lanes, sums, like)
         r += 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks import ceilings, peers
 from benchmarks.cases import CASES, Case
+from benchmarks.facts import FACTS, Table
 from benchmarks.measure import medians
 from scaledot.fused import target
 
@@ -35,10 +36,16 @@ def main() -> int:
     for case in cases:
         results.append(measure(case, options.rounds))
         print(f"{case.name:<40}{results[-1]['scaledot'] * 1e3:10.2f} ms", file=sys.stderr)
-    text = report(results)
+    tables = []
+    for name, fact in FACTS.items():
+        if not wanted or name in wanted:
+            tables.append(fact(options.rounds))
+            print(tables[-1].title, file=sys.stderr)
+    text = report(results, tables)
     print(text)
     if options.json:
         figures = {"machine": machine(), "results": results}
+        figures["tables"] = [table._asdict() for table in tables]
         options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
     if options.readme:
         put(text)
@@ -91,32 +98,38 @@ def _processor() -> str:
     return found.group(1) if found else platform.processor() or platform.machine()
 
 
-def report(results: list[dict]) -> str:
-    """Return the table and what it says in a line a group."""
+def report(results: list[dict], tables: list[Table]) -> str:
+    """Return the tables and what they say in a line a group."""
     names = [name for name in peers.PEERS if any(name in result for result in results)]
-    head = ["heads × length × size", "scaledot", *names, "of the ceiling", "best peer / ours"]
+    head = ("heads × length × size", "scaledot", *names, "of the ceiling", "best peer / ours")
     rows = [
-        [
+        (
             result["case"],
             f"**{result['scaledot'] * 1e3:.2f}**",
             *(f"{result[name] * 1e3:.2f}" if name in result else "–" for name in names),
             f"{result['share'] * 100:.0f} %",
             f"{result['gain']:.2f}" if result["best"] else "–",
-        ]
+        )
         for result in results
     ]
-    lines = ["Milliseconds, medians.", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    lines.append("")
+    lines = markdown(Table("Milliseconds, medians", head, rows)) if rows else []
     for group in dict.fromkeys(result["group"] for result in results):
         gains = [r["gain"] for r in results if r["group"] == group and r["best"]]
         if gains:
             mean = math.exp(sum(map(math.log, gains)) / len(gains))
             lines.append(f"- {group}: {mean:.2f}× the best peer of each, geometric mean of "
                          f"{len(gains)}")  # fmt: skip
+    for table in tables:
+        lines += ["", *markdown(table)]
     ceiling = "the multiply-add peak, in decoding the rate at which memory is read"
     lines += ["", f"The ceiling is {ceiling}, measured in the same turns. {machine()}."]
     return "\n".join(lines)
+
+
+def markdown(table: Table) -> list[str]:
+    """Return the lines of a table."""
+    lines = [f"{table.title}.", "", f"| {' | '.join(table.head)} |", f"|{'---|' * len(table.head)}"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in table.rows), ""]
 
 
 def put(text: str) -> None:

@@ -7,6 +7,7 @@ another library.
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from ctypes import addressof, c_char
 from functools import lru_cache
 from typing import Any
 
@@ -280,10 +281,9 @@ def empty(xp: Any, shape: tuple[int, ...], dtype: Any, device: Any) -> Array:
     if xp is not np:
         return xp.empty(shape, dtype=dtype, device=device)
     dtype = np.dtype(dtype)
-    n_bytes = math.prod(shape) * dtype.itemsize
-    buffer = np.empty(n_bytes + ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % ALIGNMENT
-    return buffer[start : start + n_bytes].view(dtype).reshape(shape)
+    buffer = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -addressof(c_char.from_buffer(buffer.data)) % ALIGNMENT
+    return np.ndarray(shape, dtype, buffer, start)
 
 
 def device_of(xp: Any, x: Array) -> Any:

@@ -78,7 +78,6 @@ class Results:
         out: Mapping[str, Array],
     ) -> None:
         n_rows, n_keys = len(problem.rows), problem.key.shape[-2]
-        index = arrays.index_dtype(problem.xp)
         self._problem = problem
         self._request = request
         self._canvases: dict[str, Canvas] = {}
@@ -101,9 +100,11 @@ class Results:
             elif name == "top_k":
                 k = min(request.k, n_keys)
                 place("top_k.values", n_rows, k)
-                place("top_k.indices", n_rows, k, dtype=index)
+                place("top_k.indices", n_rows, k, dtype=arrays.index_dtype(problem.xp))
             elif name != "weights_of":
-                place(name, n_rows, dtype=index if name == "argmax" else None)
+                place(
+                    name, n_rows, dtype=arrays.index_dtype(problem.xp) if name == "argmax" else None
+                )
 
     def _zero(self) -> Array:
         xp, query = self._problem.xp, self._problem.query

@@ -7,20 +7,31 @@ everywhere. `one` shows a single vector.
 """
 
 from scaledot.fused.jit import kernel
-from scaledot.fused.simd import loads, mul, scatter, square, stores, tile, transposed, width
+from scaledot.fused.simd import (
+    add_bias,
+    fold_larger,
+    larger,
+    loads,
+    mul,
+    scatter,
+    splat,
+    square,
+    stores,
+    tile,
+    transposed,
+    width,
+)
 
 
 @kernel
 def gather(a, at, begin, start, step, n, few, x, into, lanes, one):
     """Write into[p][lane] = a[at[begin + lane] + start + p · step] for p < n."""
-    done = 0
-    if step == 1:
-        while done + width(one) <= n:
-            for lane in range(0, lanes, width(one)):
-                vectors = transposed(a, at, begin + lane, start + done, one)
-                stores(x, into + done * lanes + lane, lanes, vectors, one)
-            done += width(one)
-    for p in range(done, n):
+    whole = n // width(one) * width(one) if step == 1 else 0
+    for lane in range(0, lanes, width(one)):
+        for p in range(0, whole, width(one)):
+            vectors = transposed(a, at, begin + lane, start + p, one)
+            stores(x, into + p * lanes + lane, lanes, vectors, one)
+    for p in range(whole, n):
         for lane in range(lanes):
             few[lane] = a[at[begin + lane] + start + p * step]
         for lane in range(0, lanes, width(one)):
@@ -28,27 +39,41 @@ def gather(a, at, begin, start, step, n, few, x, into, lanes, one):
 
 
 @kernel
-def spread(a, start, step, n, few, x, into, lanes, one):
-    """Write into[p][lane] = a[start + p · step] for p < n: one row for all lanes."""
-    for p in range(n):
-        for lane in range(width(one)):
-            few[lane] = a[start + p * step]
-        number = loads(few, 0, one)
+def add_block(a, at, begin, start, step, n, few, x, into, scale, tops, lanes, one):
+    """Write into[p][lane] = scale · into[p][lane] + a[at[begin + lane] + start + p · step].
+
+    For p < n; -inf where `a` is. Raises `tops` to the largest of each lane.
+    """
+    whole = n // width(one) * width(one) if step == 1 else 0
+    factor = splat(scale, one)
+    for lane in range(0, lanes, width(one)):
+        top = loads(x, tops + lane, one)
+        for p in range(0, whole, width(one)):
+            more = transposed(a, at, begin + lane, start + p, one)
+            place = into + p * lanes + lane
+            sums = add_bias(mul(tile(x, place, lanes, more, one), factor), more)
+            stores(x, place, lanes, sums, one)
+            top = fold_larger(sums, top)
+        stores(x, tops + lane, 0, top, one)
+    for p in range(whole, n):
+        for lane in range(lanes):
+            few[lane] = a[at[begin + lane] + start + p * step]
         for lane in range(0, lanes, width(one)):
-            stores(x, into + p * lanes + lane, 0, number, one)
+            place = into + p * lanes + lane
+            sums = add_bias(mul(loads(x, place, one), factor), loads(few, lane, one))
+            stores(x, place, 0, sums, one)
+            stores(x, tops + lane, 0, larger(sums, loads(x, tops + lane, one)), one)
 
 
 @kernel
 def release(x, start, factor, a, at, begin, step, n, few, lanes, one):
     """Write a[at[begin + lane] + p · step] = x[start + p · lanes + lane] · x[factor + lane]."""
-    done = 0
-    if step == 1:
-        while done + width(one) <= n:
-            for lane in range(0, lanes, width(one)):
-                vectors = tile(x, start + done * lanes + lane, lanes, square(one), one)
-                scatter(a, at, begin + lane, done, mul(vectors, loads(x, factor + lane, one)))
-            done += width(one)
-    for p in range(done, n):
+    whole = n // width(one) * width(one) if step == 1 else 0
+    for lane in range(0, lanes, width(one)):
+        for p in range(0, whole, width(one)):
+            vectors = tile(x, start + p * lanes + lane, lanes, square(one), one)
+            scatter(a, at, begin + lane, p, mul(vectors, loads(x, factor + lane, one)))
+    for p in range(whole, n):
         for lane in range(0, lanes, width(one)):
             numbers = loads(x, start + p * lanes + lane, one)
             stores(few, lane, 0, mul(numbers, loads(x, factor + lane, one)), one)

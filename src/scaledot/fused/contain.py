@@ -40,10 +40,13 @@ def run(
             return
         if tainted[item] == 0:
             continue
-        source = keyed[item // n_tiles]
-        first, n = tile_of(n_tiles - 1 - item % n_tiles, n_tiles, n_vectors)
+        batch, number = item // n_tiles, item % n_tiles
+        if its.by_rows:
+            batch, number = item % its.n_batches, item // its.n_batches
+        source = keyed[batch]
+        first, n = tile_of(n_tiles - 1 - number, n_tiles, n_vectors)
         lanes = n * width(one)
-        place_rows(item // n_tiles, first * width(one), its, heads, at, bounds, lanes)
+        place_rows(batch, first * width(one), its, heads, at, bounds, lanes)
         gather(  # a literal 0 would make a kernel of its own
             query, at, QUERY * its.full, 0 * its.full, its.query_column, its.head_size, few, x,
             its.at_queries, lanes, one,

@@ -308,8 +308,9 @@ def join(call, heads, parts, sinks, out, rows, x):
             if shift != -np.inf:
                 factor = math.exp(row_max - shift)
                 total = total * factor + math.exp(sink - shift)
-        at = head * its.n_queries + query
-        rows[at], rows[n_all + at], rows[2 * n_all + at] = row_max, shift, total
+        if its.has_rows:
+            at = head * its.n_queries + query
+            rows[at], rows[n_all + at], rows[2 * n_all + at] = row_max, shift, total
         if its.has_output:
             factor = 0.0 if row_sum == 0.0 else factor / total
             place = heads[head].out + query * its.out_row

@@ -1,5 +1,6 @@
 """The fused engine: windows and tables for the kernels, work for the threads, results."""
 
+import math
 import threading
 from functools import cache
 from typing import Any, NamedTuple
@@ -28,29 +29,34 @@ _local = threading.local()
 
 def run(problem: Problem, request: Request, results: Results, blocks: Blocks) -> None:
     """Fill output, log-sum-exp and residuals."""
-    xp, sizes = problem.xp, problem.layout.sizes
-    rows = np.empty((len(RESIDUALS), *sizes, len(problem.rows)), _sums(problem))
     place, is_result = None, False
     if request.output:
         place = memory.as_numpy(results.view("output"))
         is_result = place.flags.writeable and is_whole(place)
         if not is_result:
             place = np.empty(place.shape, place.dtype)
-    if rows.size:
-        attend(problem, blocks, place, rows.reshape(-1))
-    if is_result and not request.residuals and not request.statistics:
-        return
+    sizes, sums = problem.layout.sizes, np.dtype(memory.sum_type(problem.frame.kind))
+    shape = (len(RESIDUALS), *sizes, len(problem.rows))
+    wants_rows = bool(request.residuals or request.statistics)
+    rows = np.empty(shape if wants_rows else 0, sums)
+    if 0 not in shape and not attend(problem, blocks, place, rows.reshape(-1)):
+        # Values that are not finite take a second pass, which needs the normalisers.
+        attend(problem, blocks, place, np.empty(math.prod(shape), sums))
     everywhere = (WHOLE,) * (len(sizes) + 1)
-    device = memory.device_of(xp, problem.query)
+    device = memory.device_of(problem.xp, problem.query)
     if request.output and not is_result:
-        results.put("output", (*everywhere, WHOLE), xp.asarray(place, device=device))
-    if request.residuals or request.statistics:
-        row_max, shift, total = (xp.asarray(x, device=device) for x in rows)
+        results.put("output", (*everywhere, WHOLE), problem.xp.asarray(place, device=device))
+    if wants_rows:
+        row_max, shift, total = (problem.xp.asarray(x, device=device) for x in rows)
         results.finish(everywhere, row_max=row_max, shift=shift, total=total)
 
 
-def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.ndarray) -> None:
-    """Write the output of all rows to its place, and their maxima and sums to `rows`, flat."""
+def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.ndarray) -> bool:
+    """Write the output of all rows to its place; tell whether that could be done.
+
+    The maxima and sums of the rows go to `rows`, flat; where that is empty they are not written,
+    and an output that is not finite cannot be contained.
+    """
     sums, sizes = rows.dtype, problem.layout.sizes
     query, key = _input(problem, problem.query), _input(problem, problem.key)
     given = {
@@ -67,6 +73,7 @@ def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.
             problem.frame,
             **lies,  # type: ignore[arg-type]  # query and key are there
             has_sinks=problem.sinks is not None,
+            has_rows=rows.size > 0,
             query_offset=_ints(problem.query_offset, sizes),
             key_lengths=_ints(problem.n_keys, sizes),
             query_lengths=_ints(problem.n_queries, sizes),
@@ -83,8 +90,8 @@ def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.
         spread = np.broadcast_to(memory.as_numpy(problem.sinks)[..., 0], sizes)
         sinks = np.array(spread, order="C").reshape(-1)
     if known.is_decoding and _decode(known, flats, sinks, rows, blocks.threads):
-        return
-    _share(known, flats, sinks, rows, blocks.threads)
+        return True
+    return _share(known, flats, sinks, rows, blocks.threads)
 
 
 def _decode(
@@ -120,10 +127,10 @@ def _share(
     sinks: np.ndarray,
     rows: np.ndarray,
     limit: int,
-) -> None:
-    """Share the tiles out among threads."""
+) -> bool:
+    """Share the tiles out among threads; tell whether the output is what it should be."""
     names = ("query", "key", "value", "bias", "mask")
-    tainted = np.zeros(its.n_items, np.uint8)
+    tainted = np.zeros(its.n_items + 1, np.uint8)  # and whether any is
     given = (*[flats[name] for name in names], sinks, flats["out"], rows, tainted)
     few = tuple([flats[name].dtype for name in ("query", "bias", "mask", "out")])
     alone = its.flops * its.n_items < ALONE_FLOPS
@@ -138,8 +145,11 @@ def _share(
         threads.run(kernel, its.n_items, budget, min(n_threads, its.n_items))
 
     share(forward.run)
-    if tainted.any():
+    if not tainted[-1]:
+        return True
+    if rows.size:
         share(contain.run)
+    return bool(rows.size)
 
 
 def _scratch(
@@ -175,11 +185,6 @@ def _nothing(dtype: np.dtype, sums: np.dtype) -> Nothing:
     """Return arrays of one element that nobody reads, of types that kernels exist for anyway."""
     value, bias, mask = np.zeros(1, dtype), np.zeros(1, sums), np.zeros(1, bool)
     return Nothing(window(value), window(bias), window(mask), window(value.copy(), writable=True))
-
-
-def _sums(problem: Problem) -> np.dtype:
-    """Return NumPy's type of the sums."""
-    return np.dtype(memory.sum_type(problem.frame.kind))
 
 
 def _ints(x: np.ndarray | int, sizes: tuple[int, ...]) -> Ints:

@@ -19,11 +19,10 @@ import math
 import numpy as np
 
 from scaledot import masks
-from scaledot.fused.blocks import gather, release, spread, widen
+from scaledot.fused.blocks import add_block, gather, release, widen
 from scaledot.fused.jit import entry, inlined, kernel
 from scaledot.fused.simd import (
     add,
-    add_bias,
     anchor,
     blank,
     fetch_add,
@@ -33,6 +32,7 @@ from scaledot.fused.simd import (
     loads,
     mul,
     power,
+    prefetch,
     splat,
     stores,
     sub,
@@ -61,7 +61,7 @@ def run(
 
     Tiles count from the last rows of a set of keys to the first: under causal the last are the
     heavy ones, and light ones balance the threads at the end. A tile whose output is not finite is
-    noted in `tainted`, for `scaledot.fused.contain`.
+    noted in `tainted`, for `scaledot.fused.contain`, and at its end that there is one.
     """
     its, one = call[0], blank(x, 1)
     n_vectors = (its.n_folded * its.n_queries + width(one) - 1) // width(one)
@@ -70,10 +70,13 @@ def run(
         item = fetch_add(counter, 0, 1)
         if item >= n_tiles * its.n_batches:
             return
-        source = keyed[item // n_tiles]
-        first, n = tile_of(n_tiles - 1 - item % n_tiles, n_tiles, n_vectors)
+        batch, number = item // n_tiles, item % n_tiles
+        if its.by_rows:
+            batch, number = item % its.n_batches, item // its.n_batches
+        source = keyed[batch]
+        first, n = tile_of(n_tiles - 1 - number, n_tiles, n_vectors)
         lanes = n * width(one)
-        place_rows(item // n_tiles, first * width(one), its, heads, at, bounds, lanes)
+        place_rows(batch, first * width(one), its, heads, at, bounds, lanes)
         gather(  # a literal 0 would make a kernel of its own
             query, at, QUERY * its.full, 0 * its.full, its.query_column, its.head_size, few, x,
             its.at_queries, lanes, one,
@@ -97,6 +100,7 @@ def run(
             continue
         if not is_finite(x, its.at_output, its.value_size * lanes, its.at_shrink, one):
             tainted[item] = 1
+            tainted[n_tiles * its.n_batches] = 1
         release(
             x, its.at_output, its.at_factor, out, at, OUT * its.full, its.out_column,
             its.value_size, few_out, lanes, one,
@@ -176,8 +180,7 @@ def score(
     multiply_keys(source, begin, n, its, key, x, few, its.at_row_max, lanes, one)
     if is_partial or its.has_mask or its.is_plain == 0:
         # the maxima of products include keys that are not visible, or lie in another unit
-        for lane in range(0, lanes, width(one)):
-            stores(x, its.at_row_max + lane, 0, loads(x, its.at_shrink + lane, one), one)
+        forget_maxima(its, x, lanes, one)
         restrict(
             begin, n, is_partial, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
         )
@@ -249,29 +252,56 @@ def restrict(
     begin, n, is_partial, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
 ):  # fmt: skip
     """Take products to scores, in their order: scale, softcap, bias, masks; raise the maxima."""
+    if its.is_plain == 0 and (its.softcap > 0 or its.has_bias == 0):
+        cap(n, its, x, lanes, one)
     if its.has_bias:
-        spread_or_gather(
+        ahead(bias, at, BIAS * its.full, (begin + n) * its.bias_column, its.bias_column, n, lanes)
+        forget_maxima(its, x, lanes, one)
+        add_block(
             bias, at, BIAS * its.full, begin * its.bias_column, its.bias_column, n, few_bias, x,
-            its.at_bias, lanes, one,
+            its.at_scores, its.scale if its.softcap == 0 else 1.0, its.at_row_max, lanes, one,
         )  # fmt: skip
     if its.has_mask:
-        spread_or_gather(
+        gather(
             mask, at, MASK * its.full, begin * its.mask_column, its.mask_column, n, few_mask, x,
             its.at_forbidden, lanes, one,
         )  # fmt: skip
-    scale, cap = splat(its.scale, one), splat(its.softcap, one)
+    if its.has_mask or is_partial:
+        forget_maxima(its, x, lanes, one)
+        hide(begin, n, is_partial, its, x, bounds, lanes, one)
+
+
+@inlined
+def forget_maxima(its, x, lanes, one):
+    """Take the maxima back to those before this block."""
+    for lane in range(0, lanes, width(one)):
+        stores(x, its.at_row_max + lane, 0, loads(x, its.at_shrink + lane, one), one)
+
+
+@inlined
+def cap(n, its, x, lanes, one):
+    """Scale the products of a block and cap them; raise the maxima."""
+    scale, most = splat(its.scale, one), splat(its.softcap, one)
     uncap = splat(1.0 / its.softcap, one)
+    for lane in range(0, lanes, width(one)):
+        top = loads(x, its.at_row_max + lane, one)
+        for place in range(its.at_scores + lane, its.at_scores + n * lanes, lanes):
+            scores = mul(loads(x, place, one), scale)
+            if its.softcap > 0:
+                scores = mul(tanh(mul(scores, uncap)), most)
+            stores(x, place, 0, scores, one)
+            top = larger(scores, top)
+        stores(x, its.at_row_max + lane, 0, top, one)
+
+
+@inlined
+def hide(begin, n, is_partial, its, x, bounds, lanes, one):
+    """Write -inf over the scores that a mask or the bounds of a row forbid; raise the maxima."""
     for lane in range(0, lanes, width(one)):
         top = loads(x, its.at_row_max + lane, one)
         for r in range(n):
             place = r * lanes + lane
             scores = loads(x, its.at_scores + place, one)
-            if its.is_plain == 0:
-                scores = mul(scores, scale)
-                if its.softcap > 0:
-                    scores = mul(tanh(mul(scores, uncap)), cap)
-                if its.has_bias:
-                    scores = add_bias(scores, loads(x, its.at_bias + place, one))
             if its.has_mask:
                 scores = unless(scores, loads(x, its.at_forbidden + place, one))
             if is_partial:
@@ -282,13 +312,13 @@ def restrict(
 
 
 @inlined
-def spread_or_gather(a, at, begin, start, step, n, few, x, into, lanes, one):
-    """Write the block of a bias or mask that a tile needs; what all rows share is read once."""
-    for lane in range(1, lanes):
-        if at[begin + lane] != at[begin]:
-            gather(a, at, begin, start, step, n, few, x, into, lanes, one)
-            return
-    spread(a, at[begin] + start, step, n, few, x, into, lanes, one)
+def ahead(a, at, begin, start, step, n, lanes):
+    """Ask for the block of a bias that follows, whose rows lie far apart."""
+    if step != 1:
+        return
+    for lane in range(lanes):
+        for p in range(0, n, 16):
+            prefetch(a, at[begin + lane] + start + p)
 
 
 @inlined
@@ -307,9 +337,10 @@ def finish(its, sinks, rows, x, at, lanes):
             if shift != -np.inf:
                 factor = math.exp(row_max - shift)
                 total = total * factor + math.exp(sink - shift)
-        rows[row] = row_max
-        rows[n_rows + row] = shift
-        rows[2 * n_rows + row] = total
+        if its.has_rows:
+            rows[row] = row_max
+            rows[n_rows + row] = shift
+            rows[2 * n_rows + row] = total
         x[its.at_factor + lane] = 0.0 if row_sum == 0.0 else factor / total
 
 

@@ -40,6 +40,7 @@ class Signature(NamedTuple):
     out: Lies | None
     """None where no output is wanted."""
     has_sinks: bool
+    has_rows: bool
     query_offset: Ints
     key_lengths: Ints
     query_lengths: Ints
@@ -109,12 +110,16 @@ def _make(its: Signature) -> Tables:
         "has_bias": its.bias is not None,
         "has_mask": its.mask is not None,
         "has_sinks": its.has_sinks,
+        "has_rows": its.has_rows,
         "left": frame.left,
         "right": frame.right,
         "block_keys": its.block_keys,
         "scale": frame.scale,
     }.items():
         call[name] = number
+    # Rows of a bias or mask that all heads share are then read once, not once for each head.
+    shared = [lies[name] for name in ("bias", "mask") if getattr(its, name)]
+    call["by_rows"] = any(lie.row and not any(lie.front[:n_batch]) for lie in shared)
     for name, lie in lies.items():
         call[f"{name}_row"], call[f"{name}_column"] = lie.row, lie.column
     is_plain = frame.softcap is None and not its.bias and frame.scale > LEAST_PLAIN_SCALE
@@ -179,7 +184,6 @@ def _plan_scratch(call: Any, lanes: int, is_half: bool) -> int:
         "scores": block * full,
         "output": size * full,
         "taint": size * full,
-        "bias": block * full if call["has_bias"] else 0,
         "forbidden": block * full if call["has_mask"] else 0,
         "keys": block * head + full if is_half else 0,
         "values": block * size + full,

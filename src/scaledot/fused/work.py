@@ -40,7 +40,9 @@ CALL = np.dtype(
                 "bundle",  # query rows that read a key together, and how many such bundles
                 "n_bundles",
                 # bools
+                "by_rows",  # the tiles of all sets of keys go together, row by row
                 "has_output",
+                "has_rows",  # whether maxima and sums of the rows are wanted
                 "has_bias",
                 "has_mask",
                 "has_sinks",
@@ -50,7 +52,6 @@ CALL = np.dtype(
                 "at_scores",  # [block_keys][lanes], then the weights in place
                 "at_output",  # Oᵀ [E][lanes]
                 "at_taint",  # [E][lanes]: what visible NaN and infinities add to the output
-                "at_bias",  # [block_keys][lanes]
                 "at_forbidden",  # [block_keys][lanes]: 1 where the mask forbids
                 "at_keys",  # [block_keys][D]: keys widened from 16 bits
                 "at_values",  # [block_keys][E]: values widened

@@ -292,11 +292,12 @@ WHOLE = """
             want = attend(*exact, engine="textbook", **how)
             budget = 64 * max(np.finfo(dtype).eps, 1e-16)
             assert np.abs(got - want).max() < budget, (dtype, how, np.abs(got - want).max())
-        one, keys, values = (rng.standard_normal(shape).astype(dtype)
-                             for shape in ((2, 1, 16), (2, 70, 16), (2, 70, 16)))
-        got = attend(one, keys, values, engine="fused")
-        want = attend(*(x.astype("f8") for x in (one, keys, values)), engine="textbook")
-        assert np.abs(got - want).max() < budget
+        for rows in (1, 3, 5):
+            one, keys, values = (rng.standard_normal(shape).astype(dtype)
+                                 for shape in ((2, rows, 16), (2, 70, 16), (2, 70, 16)))
+            got = attend(one, keys, values, engine="fused")
+            want = attend(*(x.astype("f8") for x in (one, keys, values)), engine="textbook")
+            assert np.abs(got - want).max() < budget
     print("ok")
 """
 
@@ -309,6 +310,53 @@ def test_every_width(width):
 @pytest.mark.parametrize("width", [16])
 def test_without_the_jit(width):
     assert run(WHOLE.format(n=6), SCALEDOT_VECTOR_BYTES=width, NUMBA_DISABLE_JIT=1) == "ok"
+
+
+FENCED = """
+    import ctypes, mmap
+    import numpy as np
+    from scaledot import attend, observe
+    page = mmap.PAGESIZE
+    libc = ctypes.CDLL(None, use_errno=True)
+    kept = []
+
+    def fenced(x, at_end):
+        \"\"\"Return a copy whose first or last byte lies beside memory that nobody may touch.\"\"\"
+        n = -(-x.nbytes // page) * page
+        room = mmap.mmap(-1, n + 2 * page)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+        for fence in (start, start + page + n):
+            assert libc.mprotect(ctypes.c_void_p(fence), page, 0) == 0
+        kept.append(room)
+        copy = np.frombuffer(room, x.dtype, x.size, page + (n - x.nbytes if at_end else 0))
+        copy = copy.reshape(x.shape)
+        copy[...] = x
+        return copy
+
+    rng = np.random.default_rng(0)
+    for dtype in ("f2", "f4", "f8"):
+        for T, S, D, E in ((50, 97, 17, 5), (48, 96, 16, 16), (1, 700, 32, 64), (3, 65, 16, 32),
+                           (65, 130, 33, 80), (1, 64, 16, 16), (17, 8, 1, 1)):
+            given = [rng.standard_normal(shape) for shape in ((4, T, D), (2, S, D), (2, S, E))]
+            bias, mask = rng.standard_normal((T, S)), rng.random((4, T, S)) > 0.2
+            for at_end in (False, True):
+                query, key, value = (fenced(x.astype(dtype), at_end) for x in given)
+                out = fenced(np.zeros((4, T, E), dtype), at_end)
+                sums = np.result_type(dtype, "f4")
+                for how in ({}, dict(causal=True, mask=fenced(mask, at_end)),
+                            dict(bias=fenced(bias.astype(sums), at_end), softcap=3.0)):
+                    attend(query, key, value, engine="fused", out=out, **how)
+                    plain = attend(*(x.astype(dtype) for x in given), engine="fused", **how)
+                    np.testing.assert_array_equal(out, plain)
+    print("ok")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no mprotect")
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_beside_an_array_is_touched(width):
+    """Memory beside each array may not be read: a step outside ends the process."""
+    assert run(FENCED, SCALEDOT_VECTOR_BYTES=width) == "ok"
 
 
 def test_arrays_are_read_and_written_within_their_bounds():

@@ -17,6 +17,11 @@ TURN = 0.06
 
 def medians(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Return the median seconds of each call over its turns."""
+    return {name: float(np.median(found)) for name, found in turns(calls, rounds).items()}
+
+
+def turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each call, the median of each of its turns."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -28,4 +33,4 @@ def medians(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
                 call()
                 found.append(time.perf_counter() - start)
             times[name].append(float(np.median(found)))
-    return {name: float(np.median(found)) for name, found in times.items()}
+    return times

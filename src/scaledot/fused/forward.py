@@ -271,14 +271,14 @@ def restrict(
         hide(begin, n, is_partial, its, x, bounds, lanes, one)
 
 
-@inlined
+@kernel
 def forget_maxima(its, x, lanes, one):
     """Take the maxima back to those before this block."""
     for lane in range(0, lanes, width(one)):
         stores(x, its.at_row_max + lane, 0, loads(x, its.at_shrink + lane, one), one)
 
 
-@inlined
+@kernel
 def cap(n, its, x, lanes, one):
     """Scale the products of a block and cap them; raise the maxima."""
     scale, most = splat(its.scale, one), splat(its.softcap, one)
@@ -294,7 +294,7 @@ def cap(n, its, x, lanes, one):
         stores(x, its.at_row_max + lane, 0, top, one)
 
 
-@inlined
+@kernel
 def hide(begin, n, is_partial, its, x, bounds, lanes, one):
     """Write -inf over the scores that a mask or the bounds of a row forbid; raise the maxima."""
     for lane in range(0, lanes, width(one)):

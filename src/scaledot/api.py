@@ -117,7 +117,7 @@ def attention(
     """
     if value is None:
         checks.value_needed("attention")
-    call = prepare(query, key, value, how, wants_more=True)
+    call = prepare(query, key, value, how)
     places: dict[str, Array] = {}
     if out is not None:
         checks.out_pair(out)
@@ -233,7 +233,6 @@ def observe(
         key,
         value,
         how,
-        wants_more=any(name != "log_sum_exp" for name in names),
         positions="distance" in names,
     )
     chosen = None if rows is None else chosen_rows(rows, call.problem.query.shape[-2])

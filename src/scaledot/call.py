@@ -53,19 +53,13 @@ class Call(NamedTuple):
         return self._run(problem, request, self.plan.sum_dtype, {})["weights"]
 
     def entropy(self) -> Array:
-        """Return the entropy of each row; kernels do not give it, so the array engines do."""
+        """Return the entropy of each row."""
         asked = Request(output=False, statistics=("entropy",))
         return self.run(asked)["entropy"]
 
     def _run(
         self, problem: Problem, request: Request, dtype: str, out: Mapping[str, Array]
     ) -> dict[str, Any]:
-        if self.plan.engine == "fused" and request.more:
-            # The kernels give the output and what normalises it; the array engine gives the rest.
-            first, rest = request.split()
-            array_engine = self._replace(plan=self.plan.on_arrays())
-            found = array_engine._run(problem, rest, dtype, out)
-            return found | (self._run(problem, first, dtype, out) if first.some else {})
         with np.errstate(all="ignore"):  # -inf - -inf and the like have a meaning here
             results = Results(problem, request, self.dtype(dtype), out)
             _engine(self.plan.engine)(problem, request, results, self.plan.blocks)
@@ -130,13 +124,11 @@ def prepare(
     value: Array | None,
     how: Mapping[str, Any],
     *,
-    wants_more: bool = False,
     positions: bool = False,
 ) -> Call:
     """Check a call and plan it.
 
-    `wants_more`: more than the output and the log-sum-exp. `positions`: more than its restrictions
-    needs to know where the queries stand.
+    `positions`: more than its restrictions needs to know where the queries stand.
     """
     named: dict[str, Any] = {"query": query, "key": key, "value": value}
     numbers: dict[str, np.ndarray] = {}
@@ -158,7 +150,7 @@ def prepare(
         name: (tuple(x.shape), x.dtype) for name, x in (given | numbers).items()
     }
     on_cpu = arrays.on_cpu(xp, given["query"])
-    its = Signature(xp, on_cpu, wants_more, positions, **kinds, **scalars)
+    its = Signature(xp, on_cpu, positions, **kinds, **scalars)
     plan = planning.plan(its)
     return Call(xp, plan, _problem(xp, plan, given, numbers), given)
 

@@ -5,7 +5,7 @@ A plan is made once for each signature and cached; arrays travel beside it.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -54,8 +54,6 @@ class Signature(NamedTuple):
     """The library of the arrays."""
     on_cpu: bool
     """Whether the arrays are in memory that the processor reads."""
-    wants_more: bool
-    """Whether more is wanted than the output and the log-sum-exp."""
     positions: bool
     """Whether more than the restrictions needs to know where the queries stand: `distance`."""
     query: Given
@@ -96,7 +94,7 @@ class Plan:
     restrictions: tuple[str, ...]
     blocks: Blocks
     array_blocks: Blocks
-    """What the array engine takes at once beside the kernels: gradients, weights, statistics."""
+    """What the array engine takes at once beside the kernels: gradients."""
     n_scores: int
     result_bytes: int
     """Bytes of the output."""
@@ -104,10 +102,6 @@ class Plan:
     """Bytes in flight, about."""
     frame: Frame = field(repr=False, compare=False)
     """What engines are told of the call beside its arrays."""
-
-    def on_arrays(self) -> "Plan":
-        """Return the plan of what the kernels leave to the array engine."""
-        return replace(self, engine="blockwise", blocks=self.array_blocks)
 
     def __str__(self) -> str:
         """Say what will be done, a line for each decision."""
@@ -286,8 +280,6 @@ def _choose(its: Signature, n_scores: int) -> tuple[str, str]:
         return "textbook", f"{n_scores:,} scores are at most {TEXTBOOK_SCORES:,}"
     if obstacle:
         return "blockwise", f"in O(T + S) memory; not fused, because {obstacle}"
-    if its.wants_more:
-        return "blockwise", "in O(T + S) memory; more is wanted than output and log-sum-exp"
     return "fused", f"more than {TEXTBOOK_SCORES:,} scores, in CPU memory"
 
 

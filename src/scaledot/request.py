@@ -1,7 +1,7 @@
 """What a call asks of an engine, and the results that the engine fills block of rows by block."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scaledot import arrays, online, statistics
@@ -35,21 +35,9 @@ class Request:
     """The maxima and the sum of each row as well, for gradients."""
 
     @property
-    def some(self) -> bool:
-        """Whether anything is wanted at all."""
-        return bool(self.output or self.weights or self.statistics or self.residuals)
-
-    @property
     def more(self) -> bool:
         """Whether more is wanted than the output and what normalises it."""
         return self.weights or any(name != "log_sum_exp" for name in self.statistics)
-
-    def split(self) -> tuple["Request", "Request"]:
-        """Return what is the output and its normaliser, and the rest."""
-        kept = tuple(name for name in self.statistics if name == "log_sum_exp")
-        rest = tuple(name for name in self.statistics if name != "log_sum_exp")
-        first = replace(self, weights=False, statistics=kept)
-        return first, replace(self, output=False, residuals=False, statistics=rest)
 
     @property
     def moments(self) -> bool:

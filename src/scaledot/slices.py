@@ -41,7 +41,7 @@ def refusals() -> Iterator[None]:
 def plan(problem: Problem) -> "scaledot.Plan":
     """Return the plan of the whole, statistics included; all checks are made here."""
     with refusals():
-        return prepare(problem.query, problem.key, problem.value, problem.how, wants_more=True).plan
+        return prepare(problem.query, problem.key, problem.value, problem.how).plan
 
 
 def rooms(problem: Problem) -> dict[str, Array]:

@@ -123,6 +123,17 @@ class Code:
             x = self._narrow(dtype, x)
         self._aligned(self.b.store(x, self._cast(pointer, x.type)), dtype)
 
+    def stream(self, array_type: Any, array: Any, index: Any, x: Any) -> None:
+        """Write LANES numbers past the caches, to whole lines of memory."""
+        if array_type.dtype.bitwidth == 16:
+            self.store(array_type.dtype, x, self.pointer(array_type, array, index))
+            return
+        pointer = self._cast(self.pointer(array_type, array, index), x.type)
+        instruction = self.b.store(x, pointer)
+        instruction.align = VECTOR_BYTES
+        one = self.b.module.add_metadata([I32(1)])
+        instruction.set_metadata("nontemporal", one)
+
     def _narrow(self, dtype: Any, x: Any) -> Any:
         b, n = self.b, self.kind.lanes
         halves = ir.VectorType(I16, n)

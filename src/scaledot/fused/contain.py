@@ -27,8 +27,8 @@ from scaledot.fused.work import OUT, QUERY, ROW
 
 @entry
 def run(
-    counter, budget, call, heads, keyed, query, key, value, bias, mask, sinks, out, rows, tainted,
-    x, at, bounds, few, few_bias, few_mask, few_out,
+    counter, budget, call, heads, keyed, numbers, query, key, value, bias, mask, sinks, out, rows,
+    tainted, x, at, bounds, few, few_bias, few_mask, few_out,
 ):  # fmt: skip
     """Do the tainted tiles again; the arguments are those of `scaledot.fused.forward.run`."""
     its, one = call[0], blank(x, 1)
@@ -41,12 +41,10 @@ def run(
         if tainted[item] == 0:
             continue
         batch, number = item // n_tiles, item % n_tiles
-        if its.by_rows:
-            batch, number = item % its.n_batches, item // its.n_batches
         source = keyed[batch]
         first, n = tile_of(n_tiles - 1 - number, n_tiles, n_vectors)
         lanes = n * width(one)
-        place_rows(batch, first * width(one), its, heads, at, bounds, lanes)
+        place_rows(batch, first * width(one), its, heads, numbers, at, bounds, lanes)
         gather(  # a literal 0 would make a kernel of its own
             query, at, QUERY * its.full, 0 * its.full, its.query_column, its.head_size, few, x,
             its.at_queries, lanes, one,
@@ -59,10 +57,13 @@ def run(
             n_keys = min(its.block_keys, high - begin)
             for lane in range(lanes):
                 x[its.at_row_max + lane] = -np.inf
-            multiply_keys(source, begin, n_keys, its, key, x, few, its.at_shrink, lanes, one)
-            restrict(
-                begin, n_keys, True, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
+            multiply_keys(
+                source, begin, n_keys, its, key, x, few, its.at_scores, its.at_shrink, lanes, one
             )
+            restrict(
+                begin, n_keys, True, its, bias, mask, x, its.at_scores, at, bounds, few_bias,
+                few_mask, lanes, one,
+            )  # fmt: skip
             widen(
                 value, source.value + begin * its.value_row, its.value_row, its.value_column,
                 n_keys, its.value_size, few, x, its.at_values, one,

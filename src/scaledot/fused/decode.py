@@ -57,7 +57,7 @@ single row is faster without (both measured)."""
 
 @entry
 def run(
-    counter, budget, call, heads, keyed, query, key, value, bias, mask, parts, trouble, x
+    counter, budget, call, heads, keyed, numbers, query, key, value, bias, mask, parts, trouble, x
 ):  # fmt: skip
     """Do parts, fetched one by one from the counter, until none is left or the budget is spent."""
     its, one = call[0], blank(x, 1)
@@ -65,11 +65,15 @@ def run(
         item = fetch_add(counter, 0, 1)
         if item >= its.n_batches * its.n_parts:
             return
-        do_part(item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x, one)
+        do_part(
+            item, its, heads, keyed, numbers, query, key, value, bias, mask, parts, trouble, x, one
+        )
 
 
 @inlined
-def do_part(item, its, heads, keyed, query, key, value, bias, mask, parts, trouble, x, one):
+def do_part(
+    item, its, heads, keyed, numbers, query, key, value, bias, mask, parts, trouble, x, one
+):
     """Take one part of the keys of a set into the sums of all its rows, bundle by bundle.
 
     `x` is scratch of floats: the queries [rows][D], then for one bundle two spare vectors, a spare
@@ -78,7 +82,7 @@ def do_part(item, its, heads, keyed, query, key, value, bias, mask, parts, troub
     batch = item // its.n_parts
     step = (its.n_keys + its.n_parts - 1) // its.n_parts
     begin = item % its.n_parts * step
-    begin, end = seen(batch, begin, min(begin + step, its.n_keys), its, heads)
+    begin, end = seen(batch, begin, min(begin + step, its.n_keys), its, heads, numbers)
     take_queries(batch, its, heads, query, x, one)
     first = item * its.part_size
     for place in range(first, first + its.part_size):
@@ -89,8 +93,8 @@ def do_part(item, its, heads, keyed, query, key, value, bias, mask, parts, troub
         n = min(BLOCK, end - block)
         for number in range(its.n_bundles):
             do_block(
-                batch, block, n, number * its.bundle, its, heads, keyed, key, value, bias, mask, x,
-                parts, first, one,
+                batch, block, n, number * its.bundle, its, heads, keyed, numbers, key, value, bias,
+                mask, x, parts, first, one,
             )  # fmt: skip
     for row in range(its.n_folded * its.n_queries):
         sums = first + its.n_bundles * its.bundle
@@ -103,13 +107,13 @@ def do_part(item, its, heads, keyed, query, key, value, bias, mask, parts, troub
 
 
 @inlined
-def seen(batch, begin, end, its, heads):
+def seen(batch, begin, end, its, heads, numbers):
     """Return those of some keys that some row may see."""
     low, high = end, begin
     for row in range(its.n_folded * its.n_queries):
         head = heads[batch * its.n_folded + row % its.n_folded]
         start, stop = visible_keys(
-            row // its.n_folded, head.query_offset, its.left, its.right, head.n_keys,
+            numbers[row // its.n_folded], head.query_offset, its.left, its.right, head.n_keys,
             head.n_queries,
         )  # fmt: skip
         if stop > start:
@@ -132,7 +136,7 @@ def take_queries(batch, its, heads, query, x, one):
 
 @inlined
 def do_block(
-    batch, block, n, row, its, heads, keyed, key, value, bias, mask, x, parts, first, one
+    batch, block, n, row, its, heads, keyed, numbers, key, value, bias, mask, x, parts, first, one
 ):  # fmt: skip
     """Take one block of keys into the sums of the rows of a bundle, from `row` on."""
     n_padded = its.n_bundles * its.bundle
@@ -147,7 +151,7 @@ def do_block(
     for member in range(min(its.bundle, its.n_folded * its.n_queries - row)):
         head = heads[batch * its.n_folded + (row + member) % its.n_folded]
         query = (row + member) // its.n_folded
-        restrict(block, n, query, member, its, head, bias, mask, x, scores)
+        restrict(block, n, query, numbers[query], member, its, head, bias, mask, x, scores)
     output = first + 2 * n_padded + row * its.value_size
     weigh(n, its, x, scores, spare, parts, first + row, first + n_padded + row, output, one)
     start = source.value + block * its.value_row
@@ -183,10 +187,10 @@ def multiply(block, start, n, its, key, x, query, scores, rows, one):
 
 
 @inlined
-def restrict(block, n, query, member, its, head, bias, mask, x, scores):
+def restrict(block, n, query, number, member, its, head, bias, mask, x, scores):
     """Take the products of a row to scores: scale, softcap, bias, masks."""
     start, stop = visible_keys(
-        query, head.query_offset, its.left, its.right, head.n_keys, head.n_queries
+        number, head.query_offset, its.left, its.right, head.n_keys, head.n_queries
     )
     if its.is_plain and its.has_mask == 0 and start <= block and block + n <= stop:
         return

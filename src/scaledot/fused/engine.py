@@ -1,19 +1,21 @@
 """The fused engine: windows and tables for the kernels, work for the threads, results."""
 
-import math
 import threading
-from functools import cache
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaledot import arrays as memory
-from scaledot.fused import contain, decode, forward, target, threads
-from scaledot.fused.tables import Ints, Signature, Tables, tables
-from scaledot.fused.windows import is_whole, whole, window
-from scaledot.fused.work import N_PLACES
+from scaledot.fused import contain, decode, forward, observe, target, threads
+from scaledot.fused.inputs import Inputs, inputs, lies, sum_type
+from scaledot.fused.tables import Tables, Wanted
+from scaledot.fused.windows import is_whole, window
+from scaledot.fused.work import MOMENTS, N_PLACES, ROWS
 from scaledot.problem import WHOLE, Problem
-from scaledot.request import RESIDUALS, Blocks, Request, Results
+from scaledot.request import Blocks, Request, Results
+from scaledot.results import TopK
+from scaledot.statistics import Moments
 
 SLICE_FLOPS = 2e9
 """Operations of one call of a kernel: some hundredths of a second, for which Ctrl-C waits."""
@@ -23,92 +25,189 @@ DECODING = 16
 """How many times longer an operation takes in decoding, which waits for memory."""
 KEPT_FLOATS = 2**20
 """Scratch of more numbers is not kept from call to call."""
+STREAM_BYTES = 2**23
+"""Weights of more bytes are written past the caches, which they would only empty."""
 
 _local = threading.local()
 
 
+class Places(NamedTuple):
+    """Where the kernels of a call write."""
+
+    out: np.ndarray | None
+    weights: np.ndarray | None
+    elsewhere: tuple[str, ...]
+    """Those of the two that are not the results themselves, because those cannot be written."""
+    rows: np.ndarray
+    """(ROWS and MOMENTS, *batch, *folded, T), or of size 0 where nothing of the rows is wanted."""
+    argmax: np.ndarray
+    """(*batch, *folded, T)."""
+    tops: np.ndarray
+    """(*batch, *folded, T, k): scores."""
+    top_keys: np.ndarray
+
+
 def run(problem: Problem, request: Request, results: Results, blocks: Blocks) -> None:
-    """Fill output, log-sum-exp and residuals."""
-    place, is_result = None, False
-    if request.output:
-        place = memory.as_numpy(results.view("output"))
-        is_result = place.flags.writeable and is_whole(place)
-        if not is_result:
-            place = np.empty(place.shape, place.dtype)
-    sizes, sums = problem.layout.sizes, np.dtype(memory.sum_type(problem.frame.kind))
-    shape = (len(RESIDUALS), *sizes, len(problem.rows))
-    wants_rows = bool(request.residuals or request.statistics)
-    rows = np.empty(shape if wants_rows else 0, sums)
-    if 0 not in shape and not attend(problem, blocks, place, rows.reshape(-1)):
-        # Values that are not finite take a second pass, which needs the normalisers.
-        attend(problem, blocks, place, np.empty(math.prod(shape), sums))
-    everywhere = (WHOLE,) * (len(sizes) + 1)
-    device = memory.device_of(problem.xp, problem.query)
-    if request.output and not is_result:
-        results.put("output", (*everywhere, WHOLE), problem.xp.asarray(place, device=device))
-    if wants_rows:
-        row_max, shift, total = (problem.xp.asarray(x, device=device) for x in rows)
-        results.finish(everywhere, row_max=row_max, shift=shift, total=total)
+    """Fill the results."""
+    places = _places(problem, request, results)
+    received = None
+    if 0 not in (*problem.layout.sizes, len(problem.rows)):
+        if request.more:
+            received = _observe(problem, request, places, blocks)
+        elif not _attend(problem, places, blocks):
+            # Values that are not finite take a second pass, which needs the normalisers.
+            _attend(problem, places._replace(rows=_rows(problem, len(ROWS))), blocks)
+    _put(problem, request, results, places, received)
 
 
-def attend(problem: Problem, blocks: Blocks, place: np.ndarray | None, rows: np.ndarray) -> bool:
-    """Write the output of all rows to its place; tell whether that could be done.
+def _places(problem: Problem, request: Request, results: Results) -> Places:
+    """Return memory for what is wanted: that of the results themselves where it can be written."""
+    elsewhere = []
 
-    The maxima and sums of the rows go to `rows`, flat; where that is empty they are not written,
-    and an output that is not finite cannot be contained.
-    """
-    sums, sizes = rows.dtype, problem.layout.sizes
-    query, key = _input(problem, problem.query), _input(problem, problem.key)
-    given = {
-        "query": query,
-        "key": key,
-        "value": None if problem.value is None else _input(problem, problem.value),
-        "bias": None if problem.bias is None else _bias(problem, problem.bias, sums),
-        "mask": None if problem.mask is None else whole(memory.as_numpy(problem.mask)),
-        "out": place,
-    }
-    lies = {n: None if x is None else (x.shape, x.strides, x.itemsize) for n, x in given.items()}
-    known = tables(
-        Signature(
-            problem.frame,
-            **lies,  # type: ignore[arg-type]  # query and key are there
-            has_sinks=problem.sinks is not None,
-            has_rows=rows.size > 0,
-            query_offset=_ints(problem.query_offset, sizes),
-            key_lengths=_ints(problem.n_keys, sizes),
-            query_lengths=_ints(problem.n_queries, sizes),
-            block_keys=blocks.keys,
+    def place(name: str) -> np.ndarray:
+        view = memory.as_numpy(results.view(name))
+        if view.flags.writeable and is_whole(view):
+            return view
+        elsewhere.append(name)
+        return np.empty(view.shape, view.dtype)
+
+    out = place("output") if request.output else None
+    weights = place("weights") if request.weights else None
+    n_rows = len(ROWS) if request.residuals or request.statistics or request.weights else 0
+    argmax, tops, top_keys = NO_INTEGERS, NO_NUMBERS[sum_type(problem)], NO_INTEGERS
+    shape = (*problem.layout.sizes, len(problem.rows))
+    if request.moments:
+        n_rows += len(MOMENTS)
+        argmax = np.zeros(shape, np.int64)
+    if request.top_k:
+        k = min(request.k, problem.key.shape[-2])
+        tops = np.full((*shape, k), -np.inf, sum_type(problem))
+        top_keys = np.zeros((*shape, k), np.int64)
+    rows = _rows(problem, n_rows)
+    return Places(out, weights, tuple(elsewhere), rows, argmax, tops, top_keys)
+
+
+NO_INTEGERS = np.empty(0, np.int64)
+NO_NUMBERS = {np.dtype(kind): np.empty(0, kind) for kind in ("float32", "float64")}
+
+
+def _rows(problem: Problem, n: int) -> np.ndarray:
+    """Return memory for n numbers of each row."""
+    return np.empty((n, *problem.layout.sizes, len(problem.rows)), sum_type(problem))
+
+
+def _put(
+    problem: Problem,
+    request: Request,
+    results: Results,
+    places: Places,
+    received: np.ndarray | None,
+) -> None:
+    """Hand over what was written elsewhere, and what is made of the sums of the rows."""
+    if not (places.elsewhere or request.residuals or request.statistics):
+        return
+    xp, device = problem.xp, memory.device_of(problem.xp, problem.query)
+    everywhere = (WHOLE,) * (len(problem.layout.sizes) + 1)
+
+    def own(x: np.ndarray) -> Any:
+        return x if xp is np else xp.asarray(x, device=device)
+
+    for name, x in (("output", places.out), ("weights", places.weights)):
+        if x is not None and name in places.elsewhere:
+            results.put(name, (*everywhere, WHOLE), own(x))
+    if received is not None:
+        results.put("received", everywhere, own(received))
+    if request.residuals or request.statistics:
+        row_max, shift, total = (own(x) for x in places.rows[: len(ROWS)])
+        results.finish(
+            everywhere,
+            row_max=row_max,
+            shift=shift,
+            total=total,
+            moments=_moments(places, own) if request.moments else None,
+            top=TopK(own(places.tops), own(places.top_keys)) if request.top_k else None,
+            sinks=problem.sinks,
         )
-    )
-    nothing = _nothing(query.dtype, sums)
-    flats = {
-        name: getattr(nothing, name) if x is None else window(x, writable=name == "out")
-        for name, x in given.items()
-    }
-    sinks = np.zeros(1, sums)
-    if problem.sinks is not None:
-        spread = np.broadcast_to(memory.as_numpy(problem.sinks)[..., 0], sizes)
-        sinks = np.array(spread, order="C").reshape(-1)
-    if known.is_decoding and _decode(known, flats, sinks, rows, blocks.threads):
+
+
+def _moments(places: Places, own: Callable[[np.ndarray], Any]) -> Moments:
+    """Return the moments of all rows; the sums of the others do not count the largest itself."""
+    row_max = places.rows[0]
+    found = dict(zip(MOMENTS, places.rows[len(ROWS) :], strict=True))
+    found["total"] = np.where(row_max == -np.inf, np.zeros_like(row_max), found["rest"] + 1)
+    found["pivot"], found["offset"] = found.pop("mean"), np.zeros_like(row_max)
+    found |= {"row_max": row_max, "argmax": places.argmax}
+    return Moments(**{name: own(x) for name, x in found.items()})
+
+
+def _attend(problem: Problem, places: Places, blocks: Blocks) -> bool:
+    """Write the output, maxima and sums; tell whether that could be done.
+
+    Where no rows are wanted, an output that is not finite cannot be contained.
+    """
+    given = inputs(problem, places.out, has_rows=places.rows.size > 0, block_keys=blocks.keys)
+    if given.its.is_decoding and _decode(given, places, blocks.threads):
         return True
-    return _share(known, flats, sinks, rows, blocks.threads)
+    return _do_tiles(given, places, forward.run, (), given.its.n_items, blocks.threads)
 
 
-def _decode(
-    its: Tables,
-    flats: dict[str, np.ndarray],
-    sinks: np.ndarray,
-    rows: np.ndarray,
-    limit: int,
-) -> bool:
+def _observe(
+    problem: Problem, request: Request, places: Places, blocks: Blocks
+) -> np.ndarray | None:
+    """Write all that is wanted; return what each key receives, if that is."""
+    weights, wants_received = places.weights, "received" in request.statistics
+    wanted = Wanted(
+        moments=request.moments,
+        distance="distance" in request.statistics,
+        k=places.tops.shape[-1],
+        received=wants_received,
+        weights=None if weights is None else lies(weights),
+        streams=weights is not None and _streams(weights),
+    )
+    given = inputs(problem, places.out, has_rows=True, block_keys=blocks.keys, wanted=wanted)
+    its, sums = given.its, sum_type(problem)
+    n_folded = int(its.call["n_folded"][0])
+    n_keys = problem.key.shape[-2] if wants_received else 0
+    received = np.zeros((len(its.keyed), its.n_turns, n_folded, n_keys), sums)
+    more = (
+        np.zeros(1, given.query.dtype) if weights is None else window(weights, writable=True),
+        received.reshape(-1),
+        places.argmax.reshape(-1),
+        places.tops.reshape(-1),
+        places.top_keys.reshape(-1),
+    )
+    _do_tiles(given, places, observe.run, more, len(its.keyed) * its.n_turns, blocks.threads)
+    places.tops[...] *= its.call["unit"][0]
+    if not wants_received:
+        return None
+    found: np.ndarray = received.sum(axis=1).reshape(*problem.layout.sizes, n_keys)
+    return found
+
+
+def _streams(weights: np.ndarray) -> bool:
+    """Tell whether weights lie in whole lines of memory, and are many."""
+    line = target.vector_bytes()
+    return (
+        weights.nbytes > STREAM_BYTES
+        and weights.itemsize >= 4
+        and weights.strides[-1] == weights.itemsize
+        and weights.ctypes.data % line == 0
+        and not any(stride % line for stride in weights.strides[:-1])
+    )
+
+
+def _decode(given: Inputs, places: Places, limit: int) -> bool:
     """Attend with few queries; tell whether all that was met is finite."""
-    parts = np.empty(its.n_parts * its.part_size, rows.dtype)
+    its, rows, sums = given.its, places.rows.reshape(-1), places.rows.dtype
+    parts = np.empty(its.n_parts * its.part_size, sums)
     trouble = np.zeros(1, np.int64)
-    given = (*(flats[name] for name in ("query", "key", "value", "bias", "mask")), parts, trouble)
 
     def kernel(counter: np.ndarray, budget: int) -> None:
-        x = memory.empty(np, (its.part_floats,), rows.dtype, None)
-        decode.run(counter, budget, its.call, its.heads, its.keyed, *given, x)
+        x = memory.empty(np, (its.part_floats,), sums, None)
+        decode.run(
+            counter, budget, its.call, its.heads, its.keyed, given.numbers, given.query, given.key,
+            given.value, given.bias, given.mask, parts, trouble, x,
+        )  # fmt: skip
 
     alone = its.part_flops * its.n_parts < ALONE_FLOPS / DECODING
     n_threads = 1 if alone else limit or target.n_threads()
@@ -116,40 +215,57 @@ def _decode(
     threads.run(kernel, its.n_parts, budget, min(n_threads, its.n_parts))
     if trouble[0]:
         return False
-    x = memory.empty(np, (its.part_floats,), rows.dtype, None)
-    decode.join(its.call, its.heads, parts, sinks, flats["out"], rows, x)
+    x = memory.empty(np, (its.part_floats,), sums, None)
+    decode.join(its.call, its.heads, parts, given.sinks, _out(given, places), rows, x)
     return True
+
+
+def _out(given: Inputs, places: Places) -> np.ndarray:
+    """Return the place of the output as kernels take it."""
+    if places.out is None:
+        return np.zeros(1, given.query.dtype)
+    return window(places.out, writable=True)
+
+
+def _do_tiles(
+    given: Inputs,
+    places: Places,
+    entry: Any,
+    more: tuple[np.ndarray, ...],
+    n_items: int,
+    limit: int,
+) -> bool:
+    """Do all tiles; tell whether the output is what it should be."""
+    its, rows = given.its, places.rows.reshape(-1)
+    tainted = np.zeros(its.n_items + 1, np.uint8)  # and whether any is
+    common = (*given[1:], _out(given, places), rows, tainted)
+    few = tuple([x.dtype for x in (given.query, given.bias, given.mask, common[-3])])
+    _share(its, entry, (*common, *more), few + tuple([x.dtype for x in more[:1]]), n_items, limit)
+    if not tainted[-1]:
+        return True
+    if rows.size:
+        _share(its, contain.run, common, few, its.n_items, limit)
+    return rows.size > 0
 
 
 def _share(
     its: Tables,
-    flats: dict[str, np.ndarray],
-    sinks: np.ndarray,
-    rows: np.ndarray,
+    entry: Any,
+    given: tuple[np.ndarray, ...],
+    few: tuple[np.dtype, ...],
+    n_items: int,
     limit: int,
-) -> bool:
-    """Share the tiles out among threads; tell whether the output is what it should be."""
-    names = ("query", "key", "value", "bias", "mask")
-    tainted = np.zeros(its.n_items + 1, np.uint8)  # and whether any is
-    given = (*[flats[name] for name in names], sinks, flats["out"], rows, tainted)
-    few = tuple([flats[name].dtype for name in ("query", "bias", "mask", "out")])
-    alone = its.flops * its.n_items < ALONE_FLOPS
-    n_threads = 1 if alone else limit or target.n_threads()
-    budget = max(1, int(SLICE_FLOPS) // its.flops)
+) -> None:
+    """Share the items of a kernel out among threads."""
 
-    def share(entry: Any) -> None:
-        def kernel(counter: np.ndarray, budget: int) -> None:
-            own = _scratch(its.n_floats, its.full, rows.dtype, few)
-            entry(counter, budget, its.call, its.heads, its.keyed, *given, *own)
+    def kernel(counter: np.ndarray, budget: int) -> None:
+        own = _scratch(its.n_floats, its.full, its.sums, few)
+        entry(counter, budget, its.call, its.heads, its.keyed, *given, *own)
 
-        threads.run(kernel, its.n_items, budget, min(n_threads, its.n_items))
-
-    share(forward.run)
-    if not tainted[-1]:
-        return True
-    if rows.size:
-        share(contain.run)
-    return bool(rows.size)
+    flops = its.flops * its.n_items
+    n_threads = 1 if flops < ALONE_FLOPS else limit or target.n_threads()
+    budget = max(1, int(SLICE_FLOPS) * n_items // flops)
+    threads.run(kernel, n_items, budget, min(n_threads, n_items))
 
 
 def _scratch(
@@ -169,43 +285,3 @@ def _scratch(
     if n_floats <= KEPT_FLOATS:
         _local.key, _local.scratch = key, made
     return made
-
-
-class Nothing(NamedTuple):
-    """What kernels are given in place of arrays that are not there."""
-
-    value: np.ndarray
-    bias: np.ndarray
-    mask: np.ndarray
-    out: np.ndarray
-
-
-@cache
-def _nothing(dtype: np.dtype, sums: np.dtype) -> Nothing:
-    """Return arrays of one element that nobody reads, of types that kernels exist for anyway."""
-    value, bias, mask = np.zeros(1, dtype), np.zeros(1, sums), np.zeros(1, bool)
-    return Nothing(window(value), window(bias), window(mask), window(value.copy(), writable=True))
-
-
-def _ints(x: np.ndarray | int, sizes: tuple[int, ...]) -> Ints:
-    """Return an int for all heads, or one for each."""
-    if isinstance(x, int):
-        return x
-    return tuple(np.broadcast_to(x[..., 0], sizes).reshape(-1).tolist())
-
-
-def _input(problem: Problem, x: Any) -> np.ndarray:
-    """Return query, key or value in the type of the result, itself where it is of that type."""
-    kind = problem.frame.kind
-    if memory.type_name(x) != kind:
-        given = [y for y in (problem.query, problem.key, problem.value) if y is not None]
-        x = memory.convert(problem.xp, x, memory.dtype_of(problem.xp, kind, given))
-    return whole(memory.as_numpy(x))
-
-
-def _bias(problem: Problem, bias: Any, sums: np.dtype) -> np.ndarray:
-    """Return the bias in the type of the sums, or in place where it is of 16 bits."""
-    halves = sums == np.float32 and memory.type_name(bias) in ("float16", "bfloat16")
-    if not halves:
-        bias = memory.clamp(problem.xp, bias, problem.dtype)
-    return whole(memory.as_numpy(bias))

@@ -43,7 +43,7 @@ from scaledot.fused.simd import (
     within,
 )
 from scaledot.fused.tiles import accumulate, multiply
-from scaledot.fused.work import BIAS, MASK, OUT, QUERY, ROW
+from scaledot.fused.work import BIAS, MASK, OUT, QUERY, ROW, WEIGHTS
 
 FULL_TILE = 3
 """Vectors of a full tile."""
@@ -54,8 +54,8 @@ visible_keys = kernel(masks.visible_keys)
 
 @entry
 def run(
-    counter, budget, call, heads, keyed, query, key, value, bias, mask, sinks, out, rows, tainted,
-    x, at, bounds, few, few_bias, few_mask, few_out,
+    counter, budget, call, heads, keyed, numbers, query, key, value, bias, mask, sinks, out, rows,
+    tainted, x, at, bounds, few, few_bias, few_mask, few_out,
 ):  # fmt: skip
     """Do tiles, fetched one by one from the counter, until none is left or the budget is spent.
 
@@ -76,7 +76,7 @@ def run(
         source = keyed[batch]
         first, n = tile_of(n_tiles - 1 - number, n_tiles, n_vectors)
         lanes = n * width(one)
-        place_rows(batch, first * width(one), its, heads, at, bounds, lanes)
+        place_rows(batch, first * width(one), its, heads, numbers, at, bounds, lanes)
         gather(  # a literal 0 would make a kernel of its own
             query, at, QUERY * its.full, 0 * its.full, its.query_column, its.head_size, few, x,
             its.at_queries, lanes, one,
@@ -94,12 +94,12 @@ def run(
                 few_bias, few_mask, lanes, one,
             )  # fmt: skip
             if its.has_output:
-                add_values(source, begin, n_keys, its, value, x, few, lanes, one)
+                add_values(source, begin, n_keys, its, value, x, few, its.at_scores, lanes, one)
         finish(its, sinks, rows, x, at, lanes)
         if its.has_output == 0:
             continue
         if not is_finite(x, its.at_output, its.value_size * lanes, its.at_shrink, one):
-            tainted[item] = 1
+            tainted[batch * n_tiles + number] = 1
             tainted[n_tiles * its.n_batches] = 1
         release(
             x, its.at_output, its.at_factor, out, at, OUT * its.full, its.out_column,
@@ -119,7 +119,7 @@ def tile_of(tile, n_tiles, n_vectors):
 
 
 @inlined
-def place_rows(batch, first, its, heads, at, bounds, lanes):
+def place_rows(batch, first, its, heads, numbers, at, bounds, lanes):
     """Note where the rows of a tile lie and which keys they see.
 
     Rows of heads that share keys alternate: row g is query g // n_folded of head g % n_folded, so
@@ -135,8 +135,9 @@ def place_rows(batch, first, its, heads, at, bounds, lanes):
         at[ROW * its.full + lane] = number * its.n_queries + query
         at[BIAS * its.full + lane] = head.bias + query * its.bias_row
         at[MASK * its.full + lane] = head.mask + query * its.mask_row
+        at[WEIGHTS * its.full + lane] = head.weights + query * its.weights_row
         start, stop = visible_keys(
-            query, head.query_offset, its.left, its.right, head.n_keys, head.n_queries
+            numbers[query], head.query_offset, its.left, its.right, head.n_keys, head.n_queries
         )
         bounds[lane] = start
         bounds[its.full + lane] = stop
@@ -177,13 +178,14 @@ def score(
     """Turn a block of keys into weights, relative to the maximum so far, and add them up."""
     for lane in range(0, lanes, width(one)):
         stores(x, its.at_shrink + lane, 0, loads(x, its.at_row_max + lane, one), one)
-    multiply_keys(source, begin, n, its, key, x, few, its.at_row_max, lanes, one)
+    multiply_keys(source, begin, n, its, key, x, few, its.at_scores, its.at_row_max, lanes, one)
     if is_partial or its.has_mask or its.is_plain == 0:
         # the maxima of products include keys that are not visible, or lie in another unit
         forget_maxima(its, x, lanes, one)
         restrict(
-            begin, n, is_partial, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
-        )
+            begin, n, is_partial, its, bias, mask, x, its.at_scores, at, bounds, few_bias,
+            few_mask, lanes, one,
+        )  # fmt: skip
     exponent, least = splat(its.exponent, one), splat(its.least, one)
     for lane in range(0, lanes, width(one)):
         low = anchor(loads(x, its.at_row_max + lane, one))
@@ -199,7 +201,7 @@ def score(
 
 
 @inlined
-def multiply_keys(source, begin, n, its, key, x, few, tops, lanes, one):
+def multiply_keys(source, begin, n, its, key, x, few, scores, tops, lanes, one):
     """Write the products of a block of keys with the queries of the tile."""
     start, row, column = source.key + begin * its.key_row, its.key_row, its.key_column
     if is_half(key):
@@ -208,22 +210,20 @@ def multiply_keys(source, begin, n, its, key, x, few, tops, lanes, one):
     keys = wide(key, x)
     if lanes == 3 * width(one):
         multiply(
-            keys, start, row, column, n, x, its.at_queries, its.head_size, its.at_scores, tops,
+            keys, start, row, column, n, x, its.at_queries, its.head_size, scores, tops,
             blank(x, 3),
         )  # fmt: skip
     elif lanes == 2 * width(one):
         multiply(
-            keys, start, row, column, n, x, its.at_queries, its.head_size, its.at_scores, tops,
+            keys, start, row, column, n, x, its.at_queries, its.head_size, scores, tops,
             blank(x, 2),
         )  # fmt: skip
     else:
-        multiply(
-            keys, start, row, column, n, x, its.at_queries, its.head_size, its.at_scores, tops, one
-        )
+        multiply(keys, start, row, column, n, x, its.at_queries, its.head_size, scores, tops, one)
 
 
 @inlined
-def add_values(source, begin, n, its, value, x, few, lanes, one):
+def add_values(source, begin, n, its, value, x, few, weights, lanes, one):
     """Add the values of a block of keys, by their weights, to the output of the tile."""
     start, row, column = source.value + begin * its.value_row, its.value_row, its.value_column
     if is_half(value):
@@ -232,34 +232,34 @@ def add_values(source, begin, n, its, value, x, few, lanes, one):
     values = wide(value, x)
     if lanes == 3 * width(one):
         accumulate(
-            values, start, column, row, its.value_size, x, its.at_scores, n, its.at_output,
+            values, start, column, row, its.value_size, x, weights, n, its.at_output,
             its.at_shrink, blank(x, 3),
         )  # fmt: skip
     elif lanes == 2 * width(one):
         accumulate(
-            values, start, column, row, its.value_size, x, its.at_scores, n, its.at_output,
+            values, start, column, row, its.value_size, x, weights, n, its.at_output,
             its.at_shrink, blank(x, 2),
         )  # fmt: skip
     else:
         accumulate(
-            values, start, column, row, its.value_size, x, its.at_scores, n, its.at_output,
+            values, start, column, row, its.value_size, x, weights, n, its.at_output,
             its.at_shrink, one,
         )  # fmt: skip
 
 
 @inlined
 def restrict(
-    begin, n, is_partial, its, bias, mask, x, at, bounds, few_bias, few_mask, lanes, one
+    begin, n, is_partial, its, bias, mask, x, scores, at, bounds, few_bias, few_mask, lanes, one
 ):  # fmt: skip
     """Take products to scores, in their order: scale, softcap, bias, masks; raise the maxima."""
     if its.is_plain == 0 and (its.softcap > 0 or its.has_bias == 0):
-        cap(n, its, x, lanes, one)
+        cap(n, its, x, scores, lanes, one)
     if its.has_bias:
         ahead(bias, at, BIAS * its.full, (begin + n) * its.bias_column, its.bias_column, n, lanes)
         forget_maxima(its, x, lanes, one)
         add_block(
             bias, at, BIAS * its.full, begin * its.bias_column, its.bias_column, n, few_bias, x,
-            its.at_scores, its.scale if its.softcap == 0 else 1.0, its.at_row_max, lanes, one,
+            scores, its.scale if its.softcap == 0 else 1.0, its.at_row_max, lanes, one,
         )  # fmt: skip
     if its.has_mask:
         gather(
@@ -268,7 +268,7 @@ def restrict(
         )  # fmt: skip
     if its.has_mask or is_partial:
         forget_maxima(its, x, lanes, one)
-        hide(begin, n, is_partial, its, x, bounds, lanes, one)
+        hide(begin, n, is_partial, its, x, scores, bounds, lanes, one)
 
 
 @kernel
@@ -279,13 +279,13 @@ def forget_maxima(its, x, lanes, one):
 
 
 @kernel
-def cap(n, its, x, lanes, one):
+def cap(n, its, x, products, lanes, one):
     """Scale the products of a block and cap them; raise the maxima."""
     scale, most = splat(its.scale, one), splat(its.softcap, one)
     uncap = splat(1.0 / its.softcap, one)
     for lane in range(0, lanes, width(one)):
         top = loads(x, its.at_row_max + lane, one)
-        for place in range(its.at_scores + lane, its.at_scores + n * lanes, lanes):
+        for place in range(products + lane, products + n * lanes, lanes):
             scores = mul(loads(x, place, one), scale)
             if its.softcap > 0:
                 scores = mul(tanh(mul(scores, uncap)), most)
@@ -295,18 +295,18 @@ def cap(n, its, x, lanes, one):
 
 
 @kernel
-def hide(begin, n, is_partial, its, x, bounds, lanes, one):
+def hide(begin, n, is_partial, its, x, block, bounds, lanes, one):
     """Write -inf over the scores that a mask or the bounds of a row forbid; raise the maxima."""
     for lane in range(0, lanes, width(one)):
         top = loads(x, its.at_row_max + lane, one)
         for r in range(n):
             place = r * lanes + lane
-            scores = loads(x, its.at_scores + place, one)
+            scores = loads(x, block + place, one)
             if its.has_mask:
                 scores = unless(scores, loads(x, its.at_forbidden + place, one))
             if is_partial:
                 scores = within(scores, begin + r, bounds, lane, its.full)
-            stores(x, its.at_scores + place, 0, scores, one)
+            stores(x, block + place, 0, scores, one)
             top = larger(scores, top)
         stores(x, its.at_row_max + lane, 0, top, one)
 

@@ -351,7 +351,9 @@ def elementwise(name, twin, instruction, n_operands):
         return word(apply)(lambda typing, x: generator((x,)))
     if n_operands == 2:
         return word(apply)(lambda typing, x, y: generator((x, y)))
-    return word(apply)(lambda typing, x, y, z: generator((x, y, z)))
+    if n_operands == 3:
+        return word(apply)(lambda typing, x, y, z: generator((x, y, z)))
+    return word(apply)(lambda typing, x, y, z, w: generator((x, y, z, w)))
 
 
 def _larger(code, x, y):

@@ -11,11 +11,16 @@ from scaledot.fused.forward import FULL_TILE
 from scaledot.fused.jit import records
 from scaledot.fused.simd import BUNDLE, F32_LANES, F64_LANES
 from scaledot.fused.windows import Geometry, geometry, places
-from scaledot.fused.work import CALL, HEAD, KEYED
+from scaledot.fused.work import CALL, HEAD, KEYED, MOMENTS
 from scaledot.problem import Frame
 
 LEAST_PLAIN_SCALE = 1e-30
 """Below it the exponent's factor could not take the largest float32 to a weight of 0."""
+KEPT_BYTES = 2**20
+"""Exponentials of a tile of up to so many bytes are kept until their sums are known: beyond what
+the second cache takes, making them again is as fast."""
+LEAST_TURNS = 16
+"""Parts of what keys receive, over all sets of keys: enough for the threads to balance."""
 KEPT_HEADS = 4096
 """Tables of more heads, 0.2 MiB, are made anew for each call."""
 
@@ -26,6 +31,19 @@ Lies = tuple[tuple[int, ...], tuple[int, ...], int]
 
 NOTHING: Lies = ((1, 1), (0, 0), 1)
 """How an array lies that is not there."""
+
+
+class Wanted(NamedTuple):
+    """What is wanted beside output and log-sum-exp."""
+
+    moments: bool = False
+    distance: bool = False
+    k: int = 0
+    """How many of the largest weights."""
+    received: bool = False
+    weights: Lies | None = None
+    streams: bool = False
+    """Whether the weights lie in whole lines of memory, and are many."""
 
 
 class Signature(NamedTuple):
@@ -41,6 +59,7 @@ class Signature(NamedTuple):
     """None where no output is wanted."""
     has_sinks: bool
     has_rows: bool
+    wanted: Wanted | None
     query_offset: Ints
     key_lengths: Ints
     query_lengths: Ints
@@ -53,6 +72,7 @@ class Tables(NamedTuple):
     call: np.ndarray
     heads: np.ndarray
     keyed: np.ndarray
+    sums: np.dtype
     full: int
     """Lanes of a full tile."""
     n_floats: int
@@ -60,6 +80,8 @@ class Tables(NamedTuple):
     n_items: int
     flops: int
     """Operations of an item, at most."""
+    n_turns: int
+    """Items of a set of keys where something is observed, each of some tiles."""
     n_rows: int
     """Query rows that share their keys."""
     n_parts: int
@@ -86,9 +108,12 @@ def _make(its: Signature) -> Tables:
         name: geometry(*(getattr(its, name) or NOTHING))
         for name in ("query", "key", "value", "bias", "mask", "out")
     }
+    wanted = its.wanted or Wanted()
+    lies["weights"] = geometry(*(wanted.weights or NOTHING))
     heads = np.empty(math.prod(sizes), HEAD)
     for name in ("query", "out", "bias", "mask"):
         heads[name] = places(sizes, lies[name]) if getattr(its, name) else 0
+    heads["weights"] = places(sizes, lies["weights"]) if wanted.weights else 0
     heads["query_offset"] = its.query_offset
     heads["n_keys"], heads["n_queries"] = its.key_lengths, its.query_lengths
     keyed = np.empty(math.prod(sizes[:n_batch]), KEYED)
@@ -117,6 +142,13 @@ def _make(its: Signature) -> Tables:
         "scale": frame.scale,
     }.items():
         call[name] = number
+    n_tiles = _n_tiles(n_folded * n_queries, F64_LANES if is_double else F32_LANES)
+    n_turns = -(-LEAST_TURNS // max(1, len(keyed))) if wanted.received else n_tiles
+    call["n_turns"] = max(1, min(n_tiles, n_turns))
+    call["n_phases"] = 2 if wanted.received or wanted.weights else 1
+    call["k"], call["has_moments"] = wanted.k, wanted.moments
+    call["has_distance"], call["has_received"] = wanted.distance, wanted.received
+    call["has_weights"], call["streams"] = wanted.weights is not None, wanted.streams
     # Rows of a bias or mask that all heads share are then read once, not once for each head.
     shared = [lies[name] for name in ("bias", "mask") if getattr(its, name)]
     call["by_rows"] = any(lie.row and not any(lie.front[:n_batch]) for lie in shared)
@@ -127,7 +159,8 @@ def _make(its: Signature) -> Tables:
     call["is_plain"], call["unit"], call["softcap"] = is_plain, unit, frame.softcap or 0.0
     call["exponent"] = unit * math.log2(math.e)
     call["least"] = (-1023 if is_double else -127) / call["exponent"]
-    n_floats = _plan_scratch(call[0], F64_LANES if is_double else F32_LANES, its.key[2] == 2)
+    lanes = F64_LANES if is_double else F32_LANES
+    n_floats = _plan_scratch(call[0], lanes, its.key[2] == 2, its.wanted)
     n_parts = min(MOST_PARTS, max(1, -(-frame.n_keys // PART_KEYS)))
     full, n_rows = int(call["full"][0]), n_folded * n_queries
     bundle = 1 if n_rows <= 1 else min(BUNDLE, full // FULL_TILE)
@@ -138,10 +171,12 @@ def _make(its: Signature) -> Tables:
         call=records(call),
         heads=records(heads),
         keyed=records(keyed),
+        sums=np.dtype(np.float64 if is_double else np.float32),
         full=full,
         n_floats=n_floats,
-        n_items=len(keyed) * -(-n_rows // full),
+        n_items=len(keyed) * n_tiles,
         flops=2 * full * frame.n_keys * (head_size + value_size) + 1,
+        n_turns=int(call["n_turns"][0]),
         n_rows=n_rows,
         n_parts=len(keyed) * n_parts,
         part_size=n_padded * (2 + value_size),
@@ -164,6 +199,7 @@ def _is_decoding(its: Signature, lies: dict[str, Geometry], n_rows: int, lanes: 
         and head_size > 0
         and head_size % lanes == value_size % lanes == 0
         and all(lies[name].column == 1 for name in names)
+        and its.wanted is None
         and not (its.bias and its.bias[2] == 2)  # a bias is read number by number
     )
 
@@ -171,7 +207,13 @@ def _is_decoding(its: Signature, lies: dict[str, Geometry], n_rows: int, lanes: 
 _kept = lru_cache(maxsize=128)(_make)
 
 
-def _plan_scratch(call: Any, lanes: int, is_half: bool) -> int:
+def _n_tiles(n_rows: int, lanes: int) -> int:
+    """Return how many tiles some rows take."""
+    n_vectors = -(-n_rows // lanes)
+    return -(-n_vectors // FULL_TILE)
+
+
+def _plan_scratch(call: Any, lanes: int, is_half: bool, wanted: Wanted | None) -> int:
     """Note where everything lies in the scratch of floats, and return how much that is."""
     full = FULL_TILE * lanes
     block, head, size = int(call["block_keys"]), int(call["head_size"]), int(call["value_size"])
@@ -188,6 +230,23 @@ def _plan_scratch(call: Any, lanes: int, is_half: bool) -> int:
         "keys": block * head + full if is_half else 0,
         "values": block * size + full,
     }
+    if wanted is not None:
+        n_keys = -(-int(call["n_keys"]) // lanes) * lanes
+        width = 8 if lanes == F64_LANES else 4
+        call["keeps"] = call["n_phases"] == 2 and n_keys * full * width <= KEPT_BYTES
+        if call["keeps"]:
+            rooms["scores"] = max(n_keys, block) * full
+        rooms |= {
+            "gain": 2 * full,
+            "products": block * full,
+            "block_max": -(-n_keys // block + 1) * full,
+            "threshold": full,
+            "candidate": full,
+            "grown": full,
+            "gap": full,
+            "position": full,
+            **dict.fromkeys(MOMENTS, full),
+        }
     call["full"], at = full, 0
     for name, n in rooms.items():
         call[f"at_{name}"] = at

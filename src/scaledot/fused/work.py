@@ -31,6 +31,8 @@ CALL = np.dtype(
                 "bias_column",
                 "mask_row",
                 "mask_column",
+                "weights_row",
+                "weights_column",
                 "full",  # lanes of a full tile
                 "left",  # how many keys a row sees before its own position, and behind it
                 "right",
@@ -39,7 +41,17 @@ CALL = np.dtype(
                 "part_size",  # numbers that a part leaves
                 "bundle",  # query rows that read a key together, and how many such bundles
                 "n_bundles",
+                # what is observed beside the output
+                "n_turns",  # parts of the tiles of a set of keys, each done in order by one thread
+                "n_phases",  # 2 where each weight is wanted, once its sum is known
+                "k",  # of the largest weights, 0 for none
                 # bools
+                "has_moments",
+                "has_distance",
+                "has_weights",
+                "has_received",
+                "keeps",  # the scores of a tile stay in the scratch from one phase to the next
+                "streams",  # weights go past the caches: they lie in whole lines, and are many
                 "by_rows",  # the tiles of all sets of keys go together, row by row
                 "has_output",
                 "has_rows",  # whether maxima and sums of the rows are wanted
@@ -59,6 +71,23 @@ CALL = np.dtype(
                 "at_row_sum",
                 "at_shrink",  # what the sums so far shrink by as the maximum grows
                 "at_factor",  # what finishes the output
+                "at_gain",  # what makes weights of a block's exponentials
+                "at_products",  # [block_keys][lanes]: products whose scores are restricted
+                "at_block_max",  # [blocks][lanes]: maxima that kept exponentials are relative to
+                "at_threshold",  # [lanes], like all that follow: the least of the largest scores
+                "at_candidate",  # the row of a block where a new maximum stands
+                "at_grown",  # 1 where a block has a new maximum
+                "at_gap",  # by how much it is larger
+                "at_position",  # of the rows among the keys
+                "at_rest",  # the moments of `scaledot.statistics`
+                "at_rest_2",
+                "at_rest_3",
+                "at_surprise",
+                "at_distance",
+                "at_count",
+                "at_mean",
+                "at_squares",
+                "at_peak",
             )
         ),
         ("scale", np.float64),
@@ -73,7 +102,16 @@ CALL = np.dtype(
 HEAD = np.dtype(
     [
         (name, np.int64)
-        for name in ("query", "out", "bias", "mask", "query_offset", "n_keys", "n_queries")
+        for name in (
+            "query",
+            "out",
+            "bias",
+            "mask",
+            "weights",
+            "query_offset",
+            "n_keys",
+            "n_queries",
+        )
     ]
 )
 """One query head: the places of its first elements, and its numbers."""
@@ -81,5 +119,12 @@ HEAD = np.dtype(
 KEYED = np.dtype([("key", np.int64), ("value", np.int64)])
 """One set of keys: the places of its first elements."""
 
-QUERY, OUT, ROW, BIAS, MASK, N_PLACES = range(6)
+ROWS = ("row_max", "shift", "total")
+"""What is written of each row."""
+MOMENTS = (
+    "rest", "rest_2", "rest_3", "surprise", "distance", "count", "mean", "squares", "peak",
+)  # fmt: skip
+"""And beside it where moments are wanted."""
+
+QUERY, OUT, ROW, BIAS, MASK, WEIGHTS, RECEIVED, N_PLACES = range(8)
 """Sections of `at`, each of `full` lanes: where the row of a lane begins in each array."""

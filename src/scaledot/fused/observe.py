@@ -1,0 +1,466 @@
+"""What is observed of the scores and weights, tile by tile: `scaledot.statistics` in vectors.
+
+The blocks of a tile go as in `scaledot.fused.forward`. Beside its sums, a tile keeps the moments of
+`scaledot.statistics.Moments`, with the same formulas, row by row in lanes:
+
+- the key at the running maximum is *lifted* out of its block before the exponentials are summed, so
+  that rest, rest_2 and rest_3 are sums of the others and no subtraction is needed;
+- products are summed about a number near them, the mean so far, and joined block by block.
+
+Where weights are wanted one by one, a second phase makes them of the exponentials: kept from the
+first where those of a tile fit the cache beside the keys, else made again. Each block is relative
+to the maximum at its time, which one factor a row makes up for.
+"""
+
+import numpy as np
+
+from scaledot.fused.blocks import gather, release
+from scaledot.fused.forward import (
+    FULL_TILE,
+    add_values,
+    clear,
+    finish,
+    forget_maxima,
+    is_finite,
+    multiply_keys,
+    place_rows,
+    restrict,
+    span,
+    tile_of,
+)
+from scaledot.fused.jit import entry, kernel
+from scaledot.fused.sight import (
+    absolute,
+    div,
+    lanes_above,
+    lowest,
+    mark,
+    same,
+    scatter_add,
+    seen,
+    stream,
+    weigh,
+)
+from scaledot.fused.simd import (
+    add,
+    anchor,
+    blank,
+    fetch_add,
+    fma,
+    fold_rows,
+    larger,
+    loads,
+    mul,
+    power,
+    scatter,
+    splat,
+    square,
+    stores,
+    sub,
+    tile,
+    width,
+)
+from scaledot.fused.work import MOMENTS, OUT, QUERY, RECEIVED, ROW, ROWS, WEIGHTS
+
+N_ROWS = len(ROWS)
+N_MOMENTS = len(MOMENTS)
+
+
+@entry
+def run(
+    counter, budget, call, heads, keyed, numbers, query, key, value, bias, mask, sinks, out, rows,
+    tainted, weights, received, argmax, tops, top_keys, x, at, bounds, few, few_bias, few_mask,
+    few_out, few_weights,
+):  # fmt: skip
+    """Do turns, fetched one by one from the counter, until none is left or the budget is spent.
+
+    A turn is some tiles of a set of keys, which one thread does in their order, so that what keys
+    receive is summed in one order for any number of threads.
+    """
+    its, one = call[0], blank(x, 1)
+    n_vectors = (its.n_folded * its.n_queries + width(one) - 1) // width(one)
+    n_tiles = (n_vectors + FULL_TILE - 1) // FULL_TILE
+    a_turn = (n_tiles + its.n_turns - 1) // its.n_turns
+    for _ in range(budget):
+        item = fetch_add(counter, 0, 1)
+        if item >= its.n_turns * its.n_batches:
+            return
+        batch, turn = item // its.n_turns, item % its.n_turns
+        source = keyed[batch]
+        for number in range(turn * a_turn, min((turn + 1) * a_turn, n_tiles)):
+            first, n = tile_of(n_tiles - 1 - number, n_tiles, n_vectors)
+            first *= width(one)
+            lanes = n * width(one)
+            place_rows(batch, first, its, heads, numbers, at, bounds, lanes)
+            gather(  # a literal 0 would make a kernel of its own
+                query, at, QUERY * its.full, 0 * its.full, its.query_column, its.head_size, few,
+                x, its.at_queries, lanes, one,
+            )  # fmt: skip
+            low, high, all_from, all_to = span(its, bounds, lanes)
+            low = min(low, high) // width(one) * width(one)  # rows of weights in whole vectors
+            clear(its, x, lanes, one)
+            begin_rows(item, first, its, heads, numbers, x, at, lanes, one)
+            n_blocks = max(1, (high - low + its.block_keys - 1) // its.block_keys)
+            step = max(1, (high - low + n_blocks - 1) // n_blocks) + width(one) - 1
+            step = step // width(one) * width(one)
+            for phase in range(its.n_phases):
+                for begin in range(low, high, step):
+                    n_keys = min(step, high - begin)
+                    block = its.at_scores
+                    if its.keeps:
+                        block += (begin - low) * lanes
+                    note = its.at_block_max + (begin - low) // step * lanes
+                    if phase == 0 or its.keeps == 0:
+                        is_partial = begin < all_from or begin + n_keys > all_to
+                        is_restricted = is_partial or its.has_mask != 0 or its.is_plain == 0
+                        keep_maxima(its.at_row_max, its.at_shrink, x, lanes, one)
+                        multiply_keys(
+                            source, begin, n_keys, its, key, x, few, block, its.at_row_max, lanes,
+                            one,
+                        )  # fmt: skip
+                        if is_restricted:
+                            keep_products(n_keys, block, its, x, lanes, one)
+                            forget_maxima(its, x, lanes, one)
+                            restrict(
+                                begin, n_keys, is_partial, its, bias, mask, x, block, at, bounds,
+                                few_bias, few_mask, lanes, one,
+                            )  # fmt: skip
+                        if phase == 0 and its.k > 0:
+                            take_top(begin, n_keys, block, its, x, at, tops, top_keys, lanes, one)
+                        if phase == 0 and its.has_moments:
+                            measure(n_keys, block, is_restricted, its, x, lanes, one)
+                            lift(begin, block, its, x, at, argmax, lanes)
+                        exponents(begin, n_keys, block, phase, its, x, lanes, one)
+                        if phase == 0 and its.has_moments:
+                            put_back(begin, block, its, x, lanes)
+                        keep_maxima(its.at_row_max, note, x, lanes, one)
+                    if phase == 0 and its.has_output:
+                        add_values(source, begin, n_keys, its, value, x, few, block, lanes, one)
+                    if phase == 1:
+                        find_gain(note, first, its, x, lanes, one)
+                        if its.has_weights:
+                            write(
+                                begin, n_keys, block, its, x, at, weights, few_weights, lanes, one
+                            )
+                        if its.has_received:
+                            receive(begin, n_keys, block, item, first, its, x, at, received,
+                                    lanes, one)  # fmt: skip
+                if phase == 0:
+                    finish(its, sinks, rows, x, at, lanes)
+                    finish_moments(its, rows, x, at, lanes)
+            if its.has_weights:
+                write_zeros(0, low, its, at, weights, lanes, one)
+                write_zeros(max(low, high), its.n_keys, its, at, weights, lanes, one)
+            if its.has_output:
+                if not is_finite(x, its.at_output, its.value_size * lanes, its.at_shrink, one):
+                    tainted[batch * n_tiles + number] = 1
+                    tainted[n_tiles * its.n_batches] = 1
+                release(
+                    x, its.at_output, its.at_factor, out, at, OUT * its.full, its.out_column,
+                    its.value_size, few_out, lanes, one,
+                )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------- moments
+
+
+@kernel
+def begin_rows(item, first, its, heads, numbers, x, at, lanes, one):
+    """Begin the moments of a tile, and note what else is known of its rows."""
+    for place in range(its.at_grown, its.at_grown + 3 * its.full):
+        x[place] = 0.0
+    for place in range(its.at_rest, its.at_rest + N_MOMENTS * its.full):
+        x[place] = 0.0
+    last = its.n_folded * its.n_queries - 1
+    for lane in range(lanes):
+        row = min(first + lane, last)
+        query, folded = row // its.n_folded, row % its.n_folded
+        number = item // its.n_turns * its.n_folded + folded
+        x[its.at_position + lane] = numbers[query] + heads[number].query_offset
+        at[RECEIVED * its.full + lane] = (item * its.n_folded + folded) * its.n_keys
+        # lanes beyond the last row repeat it, and must not be taken twice
+        x[its.at_threshold + lane] = -np.inf if first + lane <= last else np.inf
+
+
+@kernel
+def keep_maxima(start, into, x, lanes, one):
+    """Copy the maxima of the rows."""
+    for lane in range(0, lanes, width(one)):
+        stores(x, into + lane, 0, loads(x, start + lane, one), one)
+
+
+@kernel
+def keep_products(n, block, its, x, lanes, one):
+    """Copy the products of a block, which are about to become scores."""
+    if its.has_moments:
+        for place in range(0, n * lanes, width(one)):
+            stores(x, its.at_products + place, 0, loads(x, block + place, one), one)
+
+
+@kernel
+def measure(n, block, is_restricted, its, x, lanes, one):
+    """Take the products of a block into their moments; note where a new maximum stands."""
+    products = its.at_products if is_restricted else block
+    scale, zero, unit = splat(its.scale, one), splat(0.0, one), splat(1.0, one)
+    for lane in range(0, lanes, width(one)):
+        top, mean = loads(x, its.at_row_max + lane, one), loads(x, its.at_mean + lane, one)
+        n_before = loads(x, its.at_count + lane, one)
+        pivot = mean
+        if is_any(x, its.at_count + lane, 0.0, width(one)):
+            highest = splat(-np.inf, one)
+            for r in range(n):
+                place = r * lanes + lane
+                score = loads(x, block + place, one)
+                product = mul(loads(x, products + place, one), scale)
+                highest = larger(seen(product, score, splat(-np.inf, one)), highest)
+            pivot = same(n_before, zero, anchor(highest), mean)
+        total, squares, n_seen = zero, zero, zero
+        peak = loads(x, its.at_peak + lane, one)
+        candidate, number = zero, splat(1.0 * n, one)
+        for r in range(n - 1, -1, -1):  # backwards: of equal scores the first one stands
+            place = r * lanes + lane
+            score, product = loads(x, block + place, one), loads(x, products + place, one)
+            number = sub(number, unit)
+            away = fma(product, scale, sub(zero, pivot))
+            size = absolute(product)
+            if is_restricted:
+                away, size = seen(away, score, zero), seen(size, score, zero)
+                n_seen = add(n_seen, seen(unit, score, zero))
+            total = add(total, away)
+            squares = fma(away, away, squares)
+            peak = larger(size, peak)
+            candidate = same(score, top, number, candidate)
+        if not is_restricted:
+            n_seen = splat(1.0 * n, one)
+        n_all = add(n_before, n_seen)
+        away = div(total, larger(n_seen, unit))
+        squares = larger(zero, sub(squares, mul(total, away)))
+        share = div(n_seen, larger(n_all, unit))
+        squares = fma(mul(away, away), mul(n_before, share), squares)
+        stores(x, its.at_squares + lane, 0, add(loads(x, its.at_squares + lane, one), squares), one)
+        stores(x, its.at_mean + lane, 0, fma(away, share, pivot), one)
+        stores(x, its.at_count + lane, 0, n_all, one)
+        stores(x, its.at_peak + lane, 0, peak, one)
+        stores(x, its.at_candidate + lane, 0, candidate, one)
+
+
+@kernel
+def is_any(x, start, number, n):
+    """Tell whether one of n numbers is a certain one."""
+    found = False
+    for place in range(start, start + n):
+        found = found or x[place] == number
+    return found
+
+
+@kernel
+def lift(begin, block, its, x, at, argmax, lanes):
+    """Take each new maximum out of its block: the sums of the block are those of the others."""
+    for lane in range(lanes):
+        old, new = x[its.at_shrink + lane], x[its.at_row_max + lane]
+        grown = new > old
+        x[its.at_grown + lane] = 1.0 if grown else 0.0
+        x[its.at_gap + lane] = new - old if grown and old != -np.inf else 0.0
+        if grown:
+            r = int(x[its.at_candidate + lane])
+            argmax[at[ROW * its.full + lane]] = begin + r
+            x[block + r * lanes + lane] = -np.inf
+
+
+@kernel
+def put_back(begin, block, its, x, lanes):
+    """Put the maxima that were lifted back, as the exponential of 0."""
+    for lane in range(lanes):
+        if x[its.at_grown + lane] == 1.0:
+            r = int(x[its.at_candidate + lane])
+            x[block + r * lanes + lane] = 1.0
+            x[its.at_distance + lane] += abs(x[its.at_position + lane] - (begin + r))
+
+
+@kernel
+def exponents(begin, n, block, phase, its, x, lanes, one):
+    """Turn the scores of a block into exponentials, relative to the maximum so far; sum them."""
+    exponent, least = splat(its.exponent, one), splat(its.least, one)
+    for lane in range(0, lanes, width(one)):
+        low = anchor(loads(x, its.at_row_max + lane, one))
+        shrink = power(sub(loads(x, its.at_shrink + lane, one), low), exponent, least)
+        stores(x, its.at_shrink + lane, 0, shrink, one)
+        position = loads(x, its.at_position + lane, one)
+        total = rest_2 = rest_3 = surprise = distance = splat(0.0, one)
+        for r in range(n):
+            place = block + r * lanes + lane
+            score = loads(x, place, one)
+            fall = larger(least, sub(score, low))  # NaN goes through
+            weight = power(fall, exponent, least)
+            total = add(total, weight)
+            if its.has_moments:
+                weight_2 = mul(weight, weight)
+                rest_2 = add(rest_2, weight_2)
+                rest_3 = fma(weight_2, weight, rest_3)
+                surprise = fma(weight, fall, surprise)
+            if its.has_distance:
+                away = absolute(sub(position, splat(1.0 * (begin + r), one)))
+                distance = fma(weight, away, distance)
+            if its.n_phases == 2:
+                weight = mark(weight, score)
+            stores(x, place, 0, weight, one)
+        if phase == 1:
+            continue
+        grown = loads(x, its.at_grown + lane, one)
+        before = loads(x, its.at_row_sum + lane, one)
+        stores(x, its.at_row_sum + lane, 0, add(fma(before, shrink, total), grown), one)
+        if its.has_moments:
+            before = add(loads(x, its.at_rest + lane, one), grown)
+            fallen = fma(
+                loads(x, its.at_gap + lane, one), before, loads(x, its.at_surprise + lane, one)
+            )
+            stores(x, its.at_rest + lane, 0, fma(before, shrink, total), one)
+            stores(x, its.at_surprise + lane, 0, sub(mul(fallen, shrink), surprise), one)
+            shrink_2 = mul(shrink, shrink)
+            before = add(loads(x, its.at_rest_2 + lane, one), grown)
+            stores(x, its.at_rest_2 + lane, 0, fma(before, shrink_2, rest_2), one)
+            before = add(loads(x, its.at_rest_3 + lane, one), grown)
+            stores(x, its.at_rest_3 + lane, 0, fma(before, mul(shrink_2, shrink), rest_3), one)
+            before = loads(x, its.at_distance + lane, one)
+            stores(x, its.at_distance + lane, 0, fma(before, shrink, distance), one)
+
+
+@kernel
+def finish_moments(its, rows, x, at, lanes):
+    """Write the moments of the rows; the maximum of a row that sees a NaN is NaN."""
+    if its.has_moments == 0 and its.k == 0:
+        return
+    n_rows = its.n_batches * its.n_folded * its.n_queries
+    for lane in range(lanes):
+        row = at[ROW * its.full + lane]
+        row_sum = x[its.at_row_sum + lane]
+        if row_sum != row_sum:
+            rows[row] = np.nan
+        if its.has_moments:
+            x[its.at_surprise + lane] *= its.unit
+            x[its.at_peak + lane] *= abs(its.scale)
+            for i in range(N_MOMENTS):
+                rows[(N_ROWS + i) * n_rows + row] = x[its.at_rest + i * its.full + lane]
+
+
+# -------------------------------------------------------------------------------- largest weights
+
+
+@kernel
+def take_top(begin, n, block, its, x, at, tops, top_keys, lanes, one):
+    """Take the scores of a block that are among the largest of their rows."""
+    for lane in range(0, lanes, width(one)):
+        threshold = loads(x, its.at_threshold + lane, one)
+        for r in range(n):
+            place = block + r * lanes + lane
+            above = lanes_above(loads(x, place, one), threshold)
+            if above != 0:
+                while above != 0:
+                    i = lowest(above)
+                    above &= above - 1
+                    row = at[ROW * its.full + lane + i]
+                    insert(x[place + i], begin + r, row * its.k, its.k, tops, top_keys)
+                    x[its.at_threshold + lane + i] = tops[row * its.k + its.k - 1]
+                threshold = loads(x, its.at_threshold + lane, one)
+
+
+@kernel
+def insert(score, number, first, k, tops, top_keys):
+    """Insert a score into a descending list, behind those that are equal."""
+    place = first + k - 1
+    while place > first and tops[place - 1] < score:
+        tops[place] = tops[place - 1]
+        top_keys[place] = top_keys[place - 1]
+        place -= 1
+    tops[place] = score
+    top_keys[place] = number
+
+
+# -------------------------------------------------------------------------------------- weights
+
+
+@kernel
+def find_gain(note, first, its, x, lanes, one):
+    """Find what makes weights of a block's exponentials; 0 in lanes that repeat the last row.
+
+    Their own follows behind it, since their rows are written too.
+    """
+    exponent, least = splat(its.exponent, one), splat(its.least, one)
+    for lane in range(0, lanes, width(one)):
+        low = anchor(loads(x, its.at_row_max + lane, one))
+        fall = power(sub(loads(x, note + lane, one), low), exponent, least)
+        gain = mul(fall, loads(x, its.at_factor + lane, one))
+        stores(x, its.at_gain + lane, 0, gain, one)
+        stores(x, its.at_gain + its.full + lane, 0, gain, one)
+    for lane in range(its.n_folded * its.n_queries - first, lanes):
+        x[its.at_gain + lane] = 0.0
+
+
+@kernel
+def write(begin, n, block, its, x, at, weights, few, lanes, one):
+    """Write the weights of a block to their rows."""
+    whole = n // width(one) * width(one) if its.weights_column == 1 else 0
+    gains = its.at_gain + its.full
+    for lane in range(0, lanes, width(one)):
+        gain = loads(x, gains + lane, one)
+        for p in range(0, whole, width(one)):
+            vectors = tile(x, block + p * lanes + lane, lanes, square(one), one)
+            vectors = weigh(vectors, gain)
+            if its.streams:
+                stream(weights, at, WEIGHTS * its.full + lane, begin + p, vectors)
+            else:
+                scatter(weights, at, WEIGHTS * its.full + lane, begin + p, vectors)
+    for p in range(whole, n):
+        for lane in range(0, lanes, width(one)):
+            exponentials = loads(x, block + p * lanes + lane, one)
+            stores(few, lane, 0, weigh(exponentials, loads(x, gains + lane, one)), one)
+        for lane in range(lanes):
+            place = at[WEIGHTS * its.full + lane] + (begin + p) * its.weights_column
+            weights[place] = few[lane]
+
+
+@kernel
+def write_zeros(start, stop, its, at, weights, lanes, one):
+    """Write weights of 0 for keys that no row of a tile sees."""
+    whole = (stop - start) // width(one) * width(one) if its.weights_column == 1 else 0
+    nothing = square(one)
+    for lane in range(0, lanes, width(one)):
+        if its.streams and start % width(one) == 0:
+            for p in range(start, start + whole, width(one)):
+                stream(weights, at, WEIGHTS * its.full + lane, p, nothing)
+        else:
+            for p in range(start, start + whole, width(one)):
+                scatter(weights, at, WEIGHTS * its.full + lane, p, nothing)
+    for lane in range(lanes):
+        for p in range(start + whole, stop):
+            weights[at[WEIGHTS * its.full + lane] + p * its.weights_column] = 0
+
+
+@kernel
+def receive(begin, n, block, item, first, its, x, at, received, lanes, one):
+    """Add the weights of a block to what its keys receive."""
+    whole = n // width(one) * width(one)
+    for p in range(0, whole, width(one)):
+        place = item * its.n_keys + begin + p
+        if its.n_folded == 1:
+            total = loads(received, place, one)
+            for lane in range(0, lanes, width(one)):
+                vectors = tile(x, block + p * lanes + lane, lanes, square(one), one)
+                vectors = weigh(vectors, loads(x, its.at_gain + lane, one))
+                total = add(total, fold_rows(vectors))
+            stores(received, place, 0, total, one)
+        else:
+            for lane in range(0, lanes, width(one)):
+                vectors = tile(x, block + p * lanes + lane, lanes, square(one), one)
+                vectors = weigh(vectors, loads(x, its.at_gain + lane, one))
+                scatter_add(received, at, RECEIVED * its.full + lane, begin + p, vectors)
+    for p in range(whole, n):
+        for lane in range(0, lanes, width(one)):
+            exponentials = loads(x, block + p * lanes + lane, one)
+            stores(
+                x, its.at_products + lane, 0,
+                weigh(exponentials, loads(x, its.at_gain + lane, one)), one,
+            )  # fmt: skip
+        for lane in range(lanes):
+            place = at[RECEIVED * its.full + lane] + begin + p
+            received[place] += x[its.at_products + lane]

@@ -1,0 +1,122 @@
+"""Words for what is observed of the scores and weights; see `scaledot.fused.simd` for the others.
+
+Exponentials of masked scores are marked: they are -0, so that a weight of 0 that is hidden is told
+from one that is too small, in rows where all that is visible is NaN.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from scaledot.fused.codegen import I64, Code, unpack
+from scaledot.fused.simd import elementwise, narrow, word
+
+INFINITE = float("-inf")
+
+
+def _seen(code, x, score, other):
+    hidden = code.b.fcmp_ordered("==", score, code.kind.constant(INFINITE))
+    return code.b.select(hidden, other, x)
+
+
+def _same(code, x, y, new, old):
+    return code.b.select(code.b.fcmp_ordered("==", x, y), new, old)
+
+
+def _mark(code, x, score):
+    return _seen(code, x, score, code.kind.constant(-0.0))
+
+
+def _weigh(code, x, factor):
+    sign = ir.Constant(
+        code.kind.integers, [-(2 ** (code.kind.integer.width - 1))] * code.kind.lanes
+    )
+    marked = code.b.icmp_signed("==", code.b.bitcast(x, code.kind.integers), sign)
+    return code.b.select(marked, code.kind.constant(0.0), code.b.fmul(x, factor))
+
+
+absolute = elementwise("absolute", np.abs, lambda code, x: code.call("fabs", x), 1)
+div = elementwise("div", lambda x, y: x / y, lambda code, x, y: code.b.fdiv(x, y), 2)
+seen = elementwise("seen", lambda x, s, other: np.where(s == -np.inf, other, x), _seen, 3)
+"""x where the score is visible, that is not -inf, else the other."""
+same = elementwise("same", lambda x, y, new, old: np.where(x == y, new, old), _same, 4)
+"""The new where x and y are equal, else the old."""
+mark = elementwise("mark", lambda x, s: np.where(s == -np.inf, -0.0, x), _mark, 2)
+"""An exponential, -0 where its score is masked."""
+weigh = elementwise(
+    "weigh", lambda x, f: np.where((x == 0) & np.signbit(x), 0, x * f).astype(x.dtype), _weigh, 2
+)
+"""The weight of a marked exponential: 0 where it is masked, whatever the factor is."""
+
+
+def _twin_lanes_above(x, y):
+    return sum(1 << lane for lane in range(len(x[0])) if x[0][lane] > y[0][lane])
+
+
+@word(_twin_lanes_above)
+def lanes_above(typing, x, y):
+    """Return a bit for each lane of a single vector in which x is greater than y."""
+
+    def generate(context, builder, signature, arguments):
+        (one,), (other,) = (unpack(builder, pack) for pack in arguments)
+        above = builder.fcmp_ordered(">", one, other)
+        return builder.zext(builder.bitcast(above, ir.IntType(x.dtype.lanes)), I64)
+
+    return types.int64(x, y), generate
+
+
+@word(lambda bits: (int(bits) & -int(bits)).bit_length() - 1)
+def lowest(typing, bits):
+    """Return the number of the lowest bit that is set."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+def _twin_stream(a, at, i, column, rows):
+    n = len(rows[0])
+    for lane in range(n):
+        place = at[i + lane] + column
+        a[place : place + n] = narrow(np.array([row[lane] for row in rows]), a.dtype)
+
+
+@word(_twin_stream)
+def stream(typing, a, at, i, column, rows):
+    """Write LANES vectors as `scatter` does, past the caches: each to a whole line of memory."""
+
+    def generate(context, builder, signature, arguments):
+        code = Code(context, builder, rows.dtype)
+        for lane, vector in enumerate(code.transpose(unpack(builder, arguments[4]))):
+            code.stream(a, arguments[0], _row(code, at, arguments, lane), vector)
+        return context.get_dummy_value()
+
+    return types.void(a, at, types.intp, types.intp, rows), generate
+
+
+def _twin_scatter_add(a, at, i, column, rows):
+    n = len(rows[0])
+    for lane in range(n):
+        place = at[i + lane] + column
+        a[place : place + n] += np.array([row[lane] for row in rows])
+
+
+@word(_twin_scatter_add)
+def scatter_add(typing, a, at, i, column, rows):
+    """Add LANES vectors so that lane l of the p-th goes to a[at[i + l] + column + p]."""
+
+    def generate(context, builder, signature, arguments):
+        code = Code(context, builder, rows.dtype)
+        for lane, vector in enumerate(code.transpose(unpack(builder, arguments[4]))):
+            pointer = code.pointer(a, arguments[0], _row(code, at, arguments, lane))
+            code.store(a.dtype, builder.fadd(code.load(a.dtype, pointer), vector), pointer)
+        return context.get_dummy_value()
+
+    return types.void(a, at, types.intp, types.intp, rows), generate
+
+
+def _row(code, at, arguments, lane):
+    """Return the place of a lane's row, at a column."""
+    place = code.b.add(arguments[2], I64(lane))
+    return code.b.add(code.b.load(code.pointer(at, arguments[1], place)), arguments[3])

@@ -10,6 +10,7 @@ equal numbers. The obvious formulas fail where softmax is one-hot; these do not:
 - means and spreads are kept relative to a pivot and join by Chan, Golub and LeVeque (1979).
 """
 
+import math
 from typing import Any, NamedTuple
 
 from scaledot import online
@@ -165,21 +166,41 @@ def finish(xp: Any, sums: Moments, sinks: Array | None) -> dict[str, Array]:
     jacobian = jacobian + rest_2 * (rest_2 + 2 * largest * largest)
     fall = online.anchor(xp, shift) - online.anchor(xp, sums.row_max)
     entropy = largest * (sums.total * (xp.log(total) + fall) + sums.surprise)
-    empty = sums.row_max == -xp.inf
     found = {
         "max_score": sums.row_max,
-        "max_weight": xp.where(empty, 0.0, largest),
-        "entropy": xp.where(empty | (largest == 0), 0.0, entropy),
-        "effective_keys": xp.where(empty, 0.0, sums.total**2 / (1 + sums.rest_2)),
-        "jacobian_norm": xp.where(empty, 0.0, xp.sqrt(jacobian)),
-        "score_mean": xp.where(empty, xp.nan, sums.pivot + sums.offset),
-        "score_std": xp.where(empty, xp.nan, xp.sqrt(sums.squares / sums.count)),
+        "max_weight": largest,
+        "entropy": xp.where(largest == 0, 0.0, entropy),
+        "effective_keys": sums.total**2 / (1 + sums.rest_2),
+        "jacobian_norm": xp.sqrt(jacobian),
+        "score_mean": sums.pivot + sums.offset,
+        "score_std": xp.sqrt(sums.squares / sums.count),
         "peak_product": sums.peak,
-        "distance": xp.where(empty, xp.nan, sums.distance / sums.total),
+        "distance": sums.distance / sums.total,
+        "argmax": sums.argmax,
     }
-    unsound = is_unsound(xp, sums.row_max)
-    found = {name: xp.where(unsound, xp.nan, x) for name, x in found.items()}
-    found["argmax"] = xp.where(empty | unsound, -1, sums.argmax)
+    return _mend(xp, found, sums.row_max)
+
+
+WITHOUT_A_KEY = {
+    "max_weight": 0.0,
+    "entropy": 0.0,
+    "effective_keys": 0.0,
+    "jacobian_norm": 0.0,
+    "score_mean": math.nan,
+    "score_std": math.nan,
+    "distance": math.nan,
+    "argmax": -1,
+}
+"""What a statistic is in a row without a visible key, where its formula does not say so."""
+
+
+def _mend(xp: Any, found: dict[str, Array], row_max: Array) -> dict[str, Array]:
+    """Return statistics that are also right in rows that see no key, or a NaN or +inf score."""
+    empty, unsound = row_max == -xp.inf, is_unsound(xp, row_max)
+    if bool(xp.any(empty)):
+        found = found | {n: xp.where(empty, x, found[n]) for n, x in WITHOUT_A_KEY.items()}
+    if bool(xp.any(unsound)):
+        found = {n: xp.where(unsound, -1 if n == "argmax" else xp.nan, x) for n, x in found.items()}
     return found
 
 

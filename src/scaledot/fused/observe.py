@@ -30,15 +30,21 @@ from scaledot.fused.forward import (
 )
 from scaledot.fused.jit import entry, kernel
 from scaledot.fused.sight import (
+    above,
     absolute,
+    at_least,
     div,
+    fold_add,
     lanes_above,
     lowest,
     mark,
     same,
     scatter_add,
     seen,
+    steps,
     stream,
+    tag,
+    untag,
     weigh,
 )
 from scaledot.fused.simd import (
@@ -47,6 +53,7 @@ from scaledot.fused.simd import (
     blank,
     fetch_add,
     fma,
+    fold_larger,
     fold_rows,
     larger,
     loads,
@@ -113,27 +120,31 @@ def run(
                     if phase == 0 or its.keeps == 0:
                         is_partial = begin < all_from or begin + n_keys > all_to
                         is_restricted = is_partial or its.has_mask != 0 or its.is_plain == 0
+                        hides = is_restricted or n_keys % 4 != 0
                         keep_maxima(its.at_row_max, its.at_shrink, x, lanes, one)
                         multiply_keys(
                             source, begin, n_keys, its, key, x, few, block, its.at_row_max, lanes,
                             one,
                         )  # fmt: skip
-                        if is_restricted:
+                        if hides:
                             keep_products(n_keys, block, its, x, lanes, one)
+                        if is_restricted:
                             forget_maxima(its, x, lanes, one)
                             restrict(
                                 begin, n_keys, is_partial, its, bias, mask, x, block, at, bounds,
                                 few_bias, few_mask, lanes, one,
                             )  # fmt: skip
+                        pad(n_keys, block, its, x, lanes, one)
                         if phase == 0 and its.k > 0:
-                            take_top(begin, n_keys, block, its, x, at, tops, top_keys, lanes, one)
+                            take_top(begin, n_keys, block, its, x, lanes, one)
                         if phase == 0 and its.has_moments:
-                            measure(n_keys, block, is_restricted, its, x, lanes, one)
-                            lift(begin, block, its, x, at, argmax, lanes)
+                            measure(n_keys, block, hides, its, x, lanes, one)
+                            lift(begin, block, its, x, at, argmax, lanes, one)
                         exponents(begin, n_keys, block, phase, its, x, lanes, one)
                         if phase == 0 and its.has_moments:
-                            put_back(begin, block, its, x, lanes)
-                        keep_maxima(its.at_row_max, note, x, lanes, one)
+                            put_back(begin, block, its, x, lanes, one)
+                        if its.n_phases == 2:
+                            keep_maxima(its.at_row_max, note, x, lanes, one)
                     if phase == 0 and its.has_output:
                         add_values(source, begin, n_keys, its, value, x, few, block, lanes, one)
                     if phase == 1:
@@ -148,6 +159,7 @@ def run(
                 if phase == 0:
                     finish(its, sinks, rows, x, at, lanes)
                     finish_moments(its, rows, x, at, lanes)
+                    write_top(its, x, at, tops, top_keys, lanes)
             if its.has_weights:
                 write_zeros(0, low, its, at, weights, lanes, one)
                 write_zeros(max(low, high), its.n_keys, its, at, weights, lanes, one)
@@ -171,6 +183,8 @@ def begin_rows(item, first, its, heads, numbers, x, at, lanes, one):
         x[place] = 0.0
     for place in range(its.at_rest, its.at_rest + N_MOMENTS * its.full):
         x[place] = 0.0
+    for place in range(its.at_tops, its.at_tops + its.k * its.full):
+        x[place] = -np.inf
     last = its.n_folded * its.n_queries - 1
     for lane in range(lanes):
         row = min(first + lane, last)
@@ -178,8 +192,6 @@ def begin_rows(item, first, its, heads, numbers, x, at, lanes, one):
         number = item // its.n_turns * its.n_folded + folded
         x[its.at_position + lane] = numbers[query] + heads[number].query_offset
         at[RECEIVED * its.full + lane] = (item * its.n_folded + folded) * its.n_keys
-        # lanes beyond the last row repeat it, and must not be taken twice
-        x[its.at_threshold + lane] = -np.inf if first + lane <= last else np.inf
 
 
 @kernel
@@ -198,80 +210,93 @@ def keep_products(n, block, its, x, lanes, one):
 
 
 @kernel
-def measure(n, block, is_restricted, its, x, lanes, one):
-    """Take the products of a block into their moments; note where a new maximum stands."""
-    products = its.at_products if is_restricted else block
+def pad(n, block, its, x, lanes, one):
+    """Add hidden keys to a block, so that it has a multiple of four."""
+    for place in range(n * lanes, (n + 3) // 4 * 4 * lanes, width(one)):
+        stores(x, block + place, 0, splat(-np.inf, one), one)
+        stores(x, its.at_products + place, 0, splat(0.0, one), one)
+
+
+@kernel
+def measure(n, block, hides, its, x, lanes, one):
+    """Take the products of a block into their moments; note where a new maximum stands.
+
+    Four keys go together, each with sums of its own, so that no sum waits for the one before. Keys
+    are numbered downwards from 0: of equal scores the first one is then the largest number.
+    """
+    products = its.at_products if hides else block
     scale, zero, unit = splat(its.scale, one), splat(0.0, one), splat(1.0, one)
+    four = blank(x, 4)
     for lane in range(0, lanes, width(one)):
         top, mean = loads(x, its.at_row_max + lane, one), loads(x, its.at_mean + lane, one)
         n_before = loads(x, its.at_count + lane, one)
         pivot = mean
-        if is_any(x, its.at_count + lane, 0.0, width(one)):
+        if lanes_above(unit, n_before) != 0:
             highest = splat(-np.inf, one)
-            for r in range(n):
-                place = r * lanes + lane
-                score = loads(x, block + place, one)
+            for place in range(lane, lane + n * lanes, lanes):
                 product = mul(loads(x, products + place, one), scale)
-                highest = larger(seen(product, score, splat(-np.inf, one)), highest)
+                product = seen(product, loads(x, block + place, one), splat(-np.inf, one))
+                highest = larger(product, highest)
             pivot = same(n_before, zero, anchor(highest), mean)
-        total, squares, n_seen = zero, zero, zero
-        peak = loads(x, its.at_peak + lane, one)
-        candidate, number = zero, splat(1.0 * n, one)
-        for r in range(n - 1, -1, -1):  # backwards: of equal scores the first one stands
-            place = r * lanes + lane
-            score, product = loads(x, block + place, one), loads(x, products + place, one)
-            number = sub(number, unit)
-            away = fma(product, scale, sub(zero, pivot))
-            size = absolute(product)
-            if is_restricted:
+        less, old = sub(zero, pivot), loads(x, its.at_shrink + lane, one)
+        has_grown = lanes_above(top, old) != 0
+        total = squares = counted = peaks = four
+        candidates, keys = splat(-1e9, four), sub(splat(0.0, four), steps(four))
+        for place in range(lane, lane + n * lanes, 4 * lanes):
+            score = tile(x, block + place, lanes, four, one)
+            product = score
+            if hides:
+                product = tile(x, its.at_products + place, lanes, four, one)
+            away, size = fma(product, scale, less), absolute(product)
+            if hides:
                 away, size = seen(away, score, zero), seen(size, score, zero)
-                n_seen = add(n_seen, seen(unit, score, zero))
+                counted = add(counted, seen(splat(1.0, four), score, zero))
             total = add(total, away)
             squares = fma(away, away, squares)
-            peak = larger(size, peak)
-            candidate = same(score, top, number, candidate)
-        if not is_restricted:
-            n_seen = splat(1.0 * n, one)
+            peaks = larger(size, peaks)
+            if has_grown:
+                candidates = larger(same(score, top, keys, candidates), candidates)
+                keys = sub(keys, splat(4.0, one))
+        n_seen = fold_add(counted, zero) if hides else splat(1.0 * n, one)
         n_all = add(n_before, n_seen)
+        total = fold_add(total, zero)
         away = div(total, larger(n_seen, unit))
-        squares = larger(zero, sub(squares, mul(total, away)))
+        deviation = larger(zero, sub(fold_add(squares, zero), mul(total, away)))
         share = div(n_seen, larger(n_all, unit))
-        squares = fma(mul(away, away), mul(n_before, share), squares)
-        stores(x, its.at_squares + lane, 0, add(loads(x, its.at_squares + lane, one), squares), one)
+        deviation = fma(mul(away, away), mul(n_before, share), deviation)
+        deviation = add(loads(x, its.at_squares + lane, one), deviation)
+        stores(x, its.at_squares + lane, 0, deviation, one)
         stores(x, its.at_mean + lane, 0, fma(away, share, pivot), one)
         stores(x, its.at_count + lane, 0, n_all, one)
+        peak = fold_larger(peaks, loads(x, its.at_peak + lane, one))
         stores(x, its.at_peak + lane, 0, peak, one)
+        candidate = sub(zero, fold_larger(candidates, splat(-1e9, one)))
         stores(x, its.at_candidate + lane, 0, candidate, one)
+        stores(x, its.at_grown + lane, 0, same(top, old, zero, unit), one)
+        stores(x, its.at_gap + lane, 0, seen(sub(top, old), old, zero), one)
 
 
 @kernel
-def is_any(x, start, number, n):
-    """Tell whether one of n numbers is a certain one."""
-    found = False
-    for place in range(start, start + n):
-        found = found or x[place] == number
-    return found
-
-
-@kernel
-def lift(begin, block, its, x, at, argmax, lanes):
+def lift(begin, block, its, x, at, argmax, lanes, one):
     """Take each new maximum out of its block: the sums of the block are those of the others."""
-    for lane in range(lanes):
-        old, new = x[its.at_shrink + lane], x[its.at_row_max + lane]
-        grown = new > old
-        x[its.at_grown + lane] = 1.0 if grown else 0.0
-        x[its.at_gap + lane] = new - old if grown and old != -np.inf else 0.0
-        if grown:
+    for first in range(0, lanes, width(one)):
+        grown = lanes_above(loads(x, its.at_grown + first, one), splat(0.0, one))
+        while grown != 0:
+            lane = first + lowest(grown)
+            grown &= grown - 1
             r = int(x[its.at_candidate + lane])
             argmax[at[ROW * its.full + lane]] = begin + r
             x[block + r * lanes + lane] = -np.inf
 
 
 @kernel
-def put_back(begin, block, its, x, lanes):
+def put_back(begin, block, its, x, lanes, one):
     """Put the maxima that were lifted back, as the exponential of 0."""
-    for lane in range(lanes):
-        if x[its.at_grown + lane] == 1.0:
+    for first in range(0, lanes, width(one)):
+        grown = lanes_above(loads(x, its.at_grown + first, one), splat(0.0, one))
+        while grown != 0:
+            lane = first + lowest(grown)
+            grown &= grown - 1
             r = int(x[its.at_candidate + lane])
             x[block + r * lanes + lane] = 1.0
             x[its.at_distance + lane] += abs(x[its.at_position + lane] - (begin + r))
@@ -280,49 +305,54 @@ def put_back(begin, block, its, x, lanes):
 @kernel
 def exponents(begin, n, block, phase, its, x, lanes, one):
     """Turn the scores of a block into exponentials, relative to the maximum so far; sum them."""
-    exponent, least = splat(its.exponent, one), splat(its.least, one)
+    exponent, least, zero = splat(its.exponent, one), splat(its.least, one), splat(0.0, one)
+    two = blank(x, 2)
     for lane in range(0, lanes, width(one)):
         low = anchor(loads(x, its.at_row_max + lane, one))
         shrink = power(sub(loads(x, its.at_shrink + lane, one), low), exponent, least)
         stores(x, its.at_shrink + lane, 0, shrink, one)
-        position = loads(x, its.at_position + lane, one)
-        total = rest_2 = rest_3 = surprise = distance = splat(0.0, one)
-        for r in range(n):
-            place = block + r * lanes + lane
-            score = loads(x, place, one)
-            fall = larger(least, sub(score, low))  # NaN goes through
+        position = sub(loads(x, its.at_position + lane, one), splat(1.0 * begin, one))
+        total = rest_2 = rest_3 = surprise = distance = two
+        keys = steps(two)
+        for place in range(block + lane, block + lane + n * lanes, 2 * lanes):
+            score = tile(x, place, lanes, two, one)
+            fall = sub(score, low)
             weight = power(fall, exponent, least)
             total = add(total, weight)
             if its.has_moments:
                 weight_2 = mul(weight, weight)
                 rest_2 = add(rest_2, weight_2)
                 rest_3 = fma(weight_2, weight, rest_3)
-                surprise = fma(weight, fall, surprise)
+                surprise = fma(weight, at_least(fall, least), surprise)
             if its.has_distance:
-                away = absolute(sub(position, splat(1.0 * (begin + r), one)))
+                away = absolute(sub(keys, position))
                 distance = fma(weight, away, distance)
+                keys = add(keys, splat(2.0, one))
             if its.n_phases == 2:
                 weight = mark(weight, score)
-            stores(x, place, 0, weight, one)
+            stores(x, place, lanes, weight, one)
         if phase == 1:
             continue
         grown = loads(x, its.at_grown + lane, one)
         before = loads(x, its.at_row_sum + lane, one)
+        total = fold_add(total, zero)
         stores(x, its.at_row_sum + lane, 0, add(fma(before, shrink, total), grown), one)
         if its.has_moments:
             before = add(loads(x, its.at_rest + lane, one), grown)
-            fallen = fma(
-                loads(x, its.at_gap + lane, one), before, loads(x, its.at_surprise + lane, one)
-            )
+            fallen = loads(x, its.at_surprise + lane, one)
+            fallen = mul(fma(loads(x, its.at_gap + lane, one), before, fallen), shrink)
             stores(x, its.at_rest + lane, 0, fma(before, shrink, total), one)
-            stores(x, its.at_surprise + lane, 0, sub(mul(fallen, shrink), surprise), one)
+            stores(x, its.at_surprise + lane, 0, sub(fallen, fold_add(surprise, zero)), one)
             shrink_2 = mul(shrink, shrink)
             before = add(loads(x, its.at_rest_2 + lane, one), grown)
-            stores(x, its.at_rest_2 + lane, 0, fma(before, shrink_2, rest_2), one)
+            rest_2 = fma(before, shrink_2, fold_add(rest_2, zero))
+            stores(x, its.at_rest_2 + lane, 0, rest_2, one)
             before = add(loads(x, its.at_rest_3 + lane, one), grown)
-            stores(x, its.at_rest_3 + lane, 0, fma(before, mul(shrink_2, shrink), rest_3), one)
+            rest_3 = fma(before, mul(shrink_2, shrink), fold_add(rest_3, zero))
+            stores(x, its.at_rest_3 + lane, 0, rest_3, one)
             before = loads(x, its.at_distance + lane, one)
-            stores(x, its.at_distance + lane, 0, fma(before, shrink, distance), one)
+            distance = fma(before, shrink, fold_add(distance, zero))
+            stores(x, its.at_distance + lane, 0, distance, one)
 
 
 @kernel
@@ -347,33 +377,36 @@ def finish_moments(its, rows, x, at, lanes):
 
 
 @kernel
-def take_top(begin, n, block, its, x, at, tops, top_keys, lanes, one):
-    """Take the scores of a block that are among the largest of their rows."""
+def take_top(begin, n, block, its, x, lanes, one):
+    """Take the scores of a block that are among the largest of their rows.
+
+    The lists are columns of lanes, descending; a vector of scores sinks through those of all its
+    rows at once, behind scores that are equal. Most vectors have none that is large enough.
+    """
+    least = its.at_tops + (its.k - 1) * its.full
     for lane in range(0, lanes, width(one)):
-        threshold = loads(x, its.at_threshold + lane, one)
         for r in range(n):
-            place = block + r * lanes + lane
-            above = lanes_above(loads(x, place, one), threshold)
-            if above != 0:
-                while above != 0:
-                    i = lowest(above)
-                    above &= above - 1
-                    row = at[ROW * its.full + lane + i]
-                    insert(x[place + i], begin + r, row * its.k, its.k, tops, top_keys)
-                    x[its.at_threshold + lane + i] = tops[row * its.k + its.k - 1]
-                threshold = loads(x, its.at_threshold + lane, one)
+            score = loads(x, block + r * lanes + lane, one)
+            if lanes_above(score, loads(x, least + lane, one)) == 0:
+                continue
+            key = tag(begin + r, one)
+            for i in range(0, its.k * its.full, its.full):
+                held = loads(x, its.at_tops + i + lane, one)
+                held_key = loads(x, its.at_tags + i + lane, one)
+                stores(x, its.at_tops + i + lane, 0, above(score, held, score, held), one)
+                stores(x, its.at_tags + i + lane, 0, above(score, held, key, held_key), one)
+                key = above(score, held, held_key, key)
+                score = above(score, held, held, score)
 
 
 @kernel
-def insert(score, number, first, k, tops, top_keys):
-    """Insert a score into a descending list, behind those that are equal."""
-    place = first + k - 1
-    while place > first and tops[place - 1] < score:
-        tops[place] = tops[place - 1]
-        top_keys[place] = top_keys[place - 1]
-        place -= 1
-    tops[place] = score
-    top_keys[place] = number
+def write_top(its, x, at, tops, top_keys, lanes):
+    """Write the lists of the rows."""
+    for lane in range(lanes):
+        first = at[ROW * its.full + lane] * its.k
+        for i in range(its.k):
+            tops[first + i] = x[its.at_tops + i * its.full + lane]
+            top_keys[first + i] = untag(x, its.at_tags + i * its.full + lane)
 
 
 # -------------------------------------------------------------------------------------- weights

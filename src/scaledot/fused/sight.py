@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from scaledot.fused.codegen import I64, Code, unpack
+from scaledot.fused.codegen import I32, I64, VECTORS, Code, unpack
 from scaledot.fused.simd import elementwise, narrow, word
 
 INFINITE = float("-inf")
@@ -21,6 +21,10 @@ def _seen(code, x, score, other):
 
 def _same(code, x, y, new, old):
     return code.b.select(code.b.fcmp_ordered("==", x, y), new, old)
+
+
+def _above(code, x, y, new, old):
+    return code.b.select(code.b.fcmp_ordered(">", x, y), new, old)
 
 
 def _mark(code, x, score):
@@ -36,17 +40,82 @@ def _weigh(code, x, factor):
 
 
 absolute = elementwise("absolute", np.abs, lambda code, x: code.call("fabs", x), 1)
+at_least = elementwise(
+    "at_least",
+    lambda x, low: np.where(low > x, low, x),
+    lambda code, x, low: code.b.select(code.b.fcmp_ordered(">", low, x), low, x),
+    2,
+)
+"""The larger of x and a lower bound; NaN stays NaN."""
 div = elementwise("div", lambda x, y: x / y, lambda code, x, y: code.b.fdiv(x, y), 2)
 seen = elementwise("seen", lambda x, s, other: np.where(s == -np.inf, other, x), _seen, 3)
 """x where the score is visible, that is not -inf, else the other."""
 same = elementwise("same", lambda x, y, new, old: np.where(x == y, new, old), _same, 4)
 """The new where x and y are equal, else the old."""
+above = elementwise("above", lambda x, y, new, old: np.where(x > y, new, old), _above, 4)
+"""The new where x is greater than y, else the old."""
 mark = elementwise("mark", lambda x, s: np.where(s == -np.inf, -0.0, x), _mark, 2)
 """An exponential, -0 where its score is masked."""
 weigh = elementwise(
     "weigh", lambda x, f: np.where((x == 0) & np.signbit(x), 0, x * f).astype(x.dtype), _weigh, 2
 )
 """The weight of a marked exponential: 0 where it is masked, whatever the factor is."""
+
+
+@word(lambda acc, start: (sum(acc, start[0]),))
+def fold_add(typing, acc, start):
+    """Return the sum of the vectors of a pack, and of a single one."""
+
+    def generate(context, builder, signature, arguments):
+        (found,) = unpack(builder, arguments[1])
+        for vector in unpack(builder, arguments[0]):
+            found = builder.fadd(vector, found)
+        return context.make_tuple(builder, signature.return_type, [found])
+
+    return start(acc, start), generate
+
+
+@word(lambda like: tuple(np.full_like(v, p) for p, v in enumerate(like)))
+def steps(typing, like):
+    """Return a pack whose vectors hold 0, 1, 2, ..."""
+
+    def generate(context, builder, signature, arguments):
+        vectors = [like.dtype.constant(float(p)) for p in range(like.count)]
+        return context.make_tuple(builder, signature.return_type, vectors)
+
+    return like(like), generate
+
+
+def _twin_tag(number, like):
+    kind = np.int64 if like[0].dtype == np.float64 else np.int32
+    return (np.full(len(like[0]), number, kind).view(like[0].dtype),)
+
+
+@word(_twin_tag)
+def tag(typing, number, like):
+    """Return an integer in all lanes of a vector, as bits: to be carried, not computed with."""
+
+    def generate(context, builder, signature, arguments):
+        code = Code(context, builder, like.dtype)
+        bits = builder.trunc(arguments[0], I32) if like.dtype.integer == I32 else arguments[0]
+        vector = code.splat(builder.bitcast(bits, like.dtype.element))
+        return context.make_tuple(builder, signature.return_type, [vector])
+
+    return like(types.int64, like), generate
+
+
+@word(lambda x, i: int(x[i : i + 1].view(np.int64 if x.itemsize == 8 else np.int32)[0]))
+def untag(typing, x, i):
+    """Return the integer whose bits stand in an array of numbers."""
+
+    def generate(context, builder, signature, arguments):
+        code = Code(context, builder, VECTORS[x.dtype])
+        integer = code.kind.integer
+        pointer = code.pointer(x, arguments[0], arguments[1])
+        bits = builder.load(builder.bitcast(pointer, integer.as_pointer()))
+        return builder.sext(bits, I64) if integer == I32 else bits
+
+    return types.int64(x, types.intp), generate
 
 
 def _twin_lanes_above(x, y):

@@ -236,11 +236,13 @@ def _plan_scratch(call: Any, lanes: int, is_half: bool, wanted: Wanted | None) -
         call["keeps"] = call["n_phases"] == 2 and n_keys * full * width <= KEPT_BYTES
         if call["keeps"]:
             rooms["scores"] = max(n_keys, block) * full
+        rooms["scores"] += lanes * full
         rooms |= {
             "gain": 2 * full,
             "products": block * full,
-            "block_max": -(-n_keys // block + 1) * full,
-            "threshold": full,
+            "block_max": (-(-n_keys // block) + 1) * full,
+            "tops": wanted.k * full,
+            "tags": wanted.k * full,
             "candidate": full,
             "grown": full,
             "gap": full,

@@ -74,8 +74,9 @@ CALL = np.dtype(
                 "at_gain",  # what makes weights of a block's exponentials
                 "at_products",  # [block_keys][lanes]: products whose scores are restricted
                 "at_block_max",  # [blocks][lanes]: maxima that kept exponentials are relative to
-                "at_threshold",  # [lanes], like all that follow: the least of the largest scores
-                "at_candidate",  # the row of a block where a new maximum stands
+                "at_tops",  # [k][lanes]: the largest scores, descending
+                "at_tags",  # [k][lanes]: their keys, as bits of integers
+                "at_candidate",  # [lanes], like all that follow: where in a block a new maximum is
                 "at_grown",  # 1 where a block has a new maximum
                 "at_gap",  # by how much it is larger
                 "at_position",  # of the rows among the keys

@@ -162,7 +162,7 @@ def _observe(
         k=places.tops.shape[-1],
         received=wants_received,
         weights=None if weights is None else lies(weights),
-        streams=weights is not None and _streams(weights),
+        lead=None if weights is None else _lead(weights),
     )
     given = inputs(problem, places.out, has_rows=True, block_keys=blocks.keys, wanted=wanted)
     its, sums = given.its, sum_type(problem)
@@ -184,16 +184,13 @@ def _observe(
     return found
 
 
-def _streams(weights: np.ndarray) -> bool:
-    """Tell whether weights lie in whole lines of memory, and are many."""
-    line = target.vector_bytes()
-    return (
-        weights.nbytes > STREAM_BYTES
-        and weights.itemsize >= 4
-        and weights.strides[-1] == weights.itemsize
-        and weights.ctypes.data % line == 0
-        and not any(stride % line for stride in weights.strides[:-1])
-    )
+def _lead(weights: np.ndarray) -> int | None:
+    """Return how many weights of each row stand before a line of memory begins, if many stand."""
+    line, size = target.vector_bytes(), weights.itemsize
+    small = weights.nbytes <= STREAM_BYTES or size < 4 or weights.strides[-1] != size
+    if small or any(stride % line for stride in weights.strides[:-1]):
+        return None
+    return -weights.ctypes.data % line // size
 
 
 def _decode(given: Inputs, places: Places, limit: int) -> bool:

@@ -33,6 +33,8 @@ from scaledot.fused.sight import (
     above,
     absolute,
     at_least,
+    bottom,
+    displaced,
     div,
     fold_add,
     lanes_above,
@@ -41,6 +43,7 @@ from scaledot.fused.sight import (
     same,
     scatter_add,
     seen,
+    sink,
     steps,
     stream,
     tag,
@@ -69,6 +72,8 @@ from scaledot.fused.simd import (
 )
 from scaledot.fused.work import MOMENTS, OUT, QUERY, RECEIVED, ROW, ROWS, WEIGHTS
 
+KEPT_TOPS = 8
+"""Largest scores of each row that are in registers while a block is looked through."""
 N_ROWS = len(ROWS)
 N_MOMENTS = len(MOMENTS)
 
@@ -104,19 +109,23 @@ def run(
                 x, its.at_queries, lanes, one,
             )  # fmt: skip
             low, high, all_from, all_to = span(its, bounds, lanes)
-            low = min(low, high) // width(one) * width(one)  # rows of weights in whole vectors
+            if high <= low:
+                low = high = 0
+            # Blocks begin where vectors of weights do, the first one perhaps before key 0.
+            edge = low if high == 0 else (low - its.lead) // width(one) * width(one) + its.lead
             clear(its, x, lanes, one)
             begin_rows(item, first, its, heads, numbers, x, at, lanes, one)
-            n_blocks = max(1, (high - low + its.block_keys - 1) // its.block_keys)
-            step = max(1, (high - low + n_blocks - 1) // n_blocks) + width(one) - 1
+            n_blocks = max(1, (high - edge + its.block_keys - 1) // its.block_keys)
+            step = max(1, (high - edge + n_blocks - 1) // n_blocks) + width(one) - 1
             step = step // width(one) * width(one)
             for phase in range(its.n_phases):
-                for begin in range(low, high, step):
-                    n_keys = min(step, high - begin)
+                for start in range(edge, high, step):
+                    begin = max(start, 0)
+                    n_keys = min(start + step, high) - begin
                     block = its.at_scores
                     if its.keeps:
-                        block += (begin - low) * lanes
-                    note = its.at_block_max + (begin - low) // step * lanes
+                        block += (begin - edge) * lanes
+                    note = its.at_block_max + (start - edge) // step * lanes
                     if phase == 0 or its.keeps == 0:
                         is_partial = begin < all_from or begin + n_keys > all_to
                         is_restricted = is_partial or its.has_mask != 0 or its.is_plain == 0
@@ -161,8 +170,8 @@ def run(
                     finish_moments(its, rows, x, at, lanes)
                     write_top(its, x, at, tops, top_keys, lanes)
             if its.has_weights:
-                write_zeros(0, low, its, at, weights, lanes, one)
-                write_zeros(max(low, high), its.n_keys, its, at, weights, lanes, one)
+                write_zeros(0, max(edge, 0), its, at, weights, lanes, one)
+                write_zeros(high, its.n_keys, its, at, weights, lanes, one)
             if its.has_output:
                 if not is_finite(x, its.at_output, its.value_size * lanes, its.at_shrink, one):
                     tainted[batch * n_tiles + number] = 1
@@ -183,7 +192,7 @@ def begin_rows(item, first, its, heads, numbers, x, at, lanes, one):
         x[place] = 0.0
     for place in range(its.at_rest, its.at_rest + N_MOMENTS * its.full):
         x[place] = 0.0
-    for place in range(its.at_tops, its.at_tops + its.k * its.full):
+    for place in range(its.at_tops, its.at_tops + max(its.k, KEPT_TOPS) * its.full):
         x[place] = -np.inf
     last = its.n_folded * its.n_queries - 1
     for lane in range(lanes):
@@ -221,8 +230,7 @@ def pad(n, block, its, x, lanes, one):
 def measure(n, block, hides, its, x, lanes, one):
     """Take the products of a block into their moments; note where a new maximum stands.
 
-    Four keys go together, each with sums of its own, so that no sum waits for the one before. Keys
-    are numbered downwards from 0: of equal scores the first one is then the largest number.
+    Four keys go together, each with sums of its own, so that no sum waits for the one before.
     """
     products = its.at_products if hides else block
     scale, zero, unit = splat(its.scale, one), splat(0.0, one), splat(1.0, one)
@@ -238,42 +246,55 @@ def measure(n, block, hides, its, x, lanes, one):
                 product = seen(product, loads(x, block + place, one), splat(-np.inf, one))
                 highest = larger(product, highest)
             pivot = same(n_before, zero, anchor(highest), mean)
-        less, old = sub(zero, pivot), loads(x, its.at_shrink + lane, one)
-        has_grown = lanes_above(top, old) != 0
-        total = squares = counted = peaks = four
-        candidates, keys = splat(-1e9, four), sub(splat(0.0, four), steps(four))
-        for place in range(lane, lane + n * lanes, 4 * lanes):
-            score = tile(x, block + place, lanes, four, one)
-            product = score
-            if hides:
-                product = tile(x, its.at_products + place, lanes, four, one)
-            away, size = fma(product, scale, less), absolute(product)
-            if hides:
-                away, size = seen(away, score, zero), seen(size, score, zero)
-                counted = add(counted, seen(splat(1.0, four), score, zero))
-            total = add(total, away)
-            squares = fma(away, away, squares)
-            peaks = larger(size, peaks)
-            if has_grown:
-                candidates = larger(same(score, top, keys, candidates), candidates)
-                keys = sub(keys, splat(4.0, one))
-        n_seen = fold_add(counted, zero) if hides else splat(1.0 * n, one)
+        less = sub(zero, pivot)
+        total = squares = peaks = four
+        sums, sums_2, n_seen = zero, zero, zero
+        peak = loads(x, its.at_peak + lane, one)
+        if hides:
+            for place in range(lane, lane + n * lanes, lanes):
+                product = loads(x, its.at_products + place, one)
+                score = loads(x, block + place, one)
+                away = seen(fma(product, scale, less), score, zero)
+                sums, sums_2 = add(sums, away), fma(away, away, sums_2)
+                peak = larger(seen(absolute(product), score, zero), peak)
+                n_seen = add(n_seen, seen(unit, score, zero))
+        else:
+            for place in range(block + lane, block + lane + n * lanes, 4 * lanes):
+                product = tile(x, place, lanes, four, one)
+                away = fma(product, scale, less)
+                total, squares = add(total, away), fma(away, away, squares)
+                peaks = larger(absolute(product), peaks)
+            sums, sums_2 = fold_add(total, zero), fold_add(squares, zero)
+            peak, n_seen = fold_larger(peaks, peak), splat(1.0 * n, one)
         n_all = add(n_before, n_seen)
-        total = fold_add(total, zero)
-        away = div(total, larger(n_seen, unit))
-        deviation = larger(zero, sub(fold_add(squares, zero), mul(total, away)))
+        away = div(sums, larger(n_seen, unit))
+        deviation = larger(zero, sub(sums_2, mul(sums, away)))
         share = div(n_seen, larger(n_all, unit))
         deviation = fma(mul(away, away), mul(n_before, share), deviation)
         deviation = add(loads(x, its.at_squares + lane, one), deviation)
         stores(x, its.at_squares + lane, 0, deviation, one)
         stores(x, its.at_mean + lane, 0, fma(away, share, pivot), one)
         stores(x, its.at_count + lane, 0, n_all, one)
-        peak = fold_larger(peaks, loads(x, its.at_peak + lane, one))
         stores(x, its.at_peak + lane, 0, peak, one)
-        candidate = sub(zero, fold_larger(candidates, splat(-1e9, one)))
-        stores(x, its.at_candidate + lane, 0, candidate, one)
+        old = loads(x, its.at_shrink + lane, one)
+        if lanes_above(top, old) != 0:
+            find(n, block, its, x, lane, lanes, one)
         stores(x, its.at_grown + lane, 0, same(top, old, zero, unit), one)
         stores(x, its.at_gap + lane, 0, seen(sub(top, old), old, zero), one)
+
+
+@kernel
+def find(n, block, its, x, lane, lanes, one):
+    """Note where in a block the maxima of a vector of rows stand: of equal scores the first."""
+    top, four = loads(x, its.at_row_max + lane, one), blank(x, 4)
+    # Keys are numbered downwards from 0, so that the first one is the largest number.
+    found, keys = splat(-1e9, four), sub(four, steps(four))
+    for place in range(block + lane, block + lane + n * lanes, 4 * lanes):
+        score = tile(x, place, lanes, four, one)
+        found = larger(same(score, top, keys, found), found)
+        keys = sub(keys, splat(4.0, one))
+    found = fold_larger(found, splat(-1e9, one))
+    stores(x, its.at_candidate + lane, 0, sub(splat(0.0, one), found), one)
 
 
 @kernel
@@ -380,23 +401,42 @@ def finish_moments(its, rows, x, at, lanes):
 def take_top(begin, n, block, its, x, lanes, one):
     """Take the scores of a block that are among the largest of their rows.
 
-    The lists are columns of lanes, descending; a vector of scores sinks through those of all its
-    rows at once, behind scores that are equal. Most vectors have none that is large enough.
+    The lists are columns of lanes, descending. Most vectors of scores hold none that is large
+    enough; one that does sinks into the lists of all its rows at once, behind scores that are
+    equal. The first eight of the lists are in registers meanwhile.
     """
-    least = its.at_tops + (its.k - 1) * its.full
+    eight, four = blank(x, KEPT_TOPS), blank(x, 4)
     for lane in range(0, lanes, width(one)):
-        for r in range(n):
-            score = loads(x, block + r * lanes + lane, one)
-            if lanes_above(score, loads(x, least + lane, one)) == 0:
+        held = tile(x, its.at_tops + lane, its.full, eight, one)
+        held_keys = tile(x, its.at_tags + lane, its.full, eight, one)
+        least = its.at_tops + (its.k - 1) * its.full + lane
+        for start in range(0, n, 4):
+            scores = tile(x, block + start * lanes + lane, lanes, four, one)
+            highest = fold_larger(scores, splat(-np.inf, one))
+            lowest_held = bottom(held) if its.k <= KEPT_TOPS else loads(x, least, one)
+            if lanes_above(highest, lowest_held) == 0:
                 continue
-            key = tag(begin + r, one)
-            for i in range(0, its.k * its.full, its.full):
-                held = loads(x, its.at_tops + i + lane, one)
-                held_key = loads(x, its.at_tags + i + lane, one)
-                stores(x, its.at_tops + i + lane, 0, above(score, held, score, held), one)
-                stores(x, its.at_tags + i + lane, 0, above(score, held, key, held_key), one)
-                key = above(score, held, held_key, key)
-                score = above(score, held, held, score)
+            for r in range(start, start + 4):
+                score, key = loads(x, block + r * lanes + lane, one), tag(begin + r, one)
+                if its.k > KEPT_TOPS:
+                    take_more(score, key, held, held_keys, lane, its, x, one)
+                held_keys = sink(held, held_keys, score, key)
+                held = sink(held, held, score, score)
+        stores(x, its.at_tops + lane, its.full, held, one)
+        stores(x, its.at_tags + lane, its.full, held_keys, one)
+
+
+@kernel
+def take_more(score, key, held, held_keys, lane, its, x, one):
+    """Let what a score displaces from the first of the lists sink into their rest."""
+    score, key = displaced(held, held, score, score), displaced(held, held_keys, score, key)
+    for i in range(KEPT_TOPS * its.full, its.k * its.full, its.full):
+        place, place_key = its.at_tops + i + lane, its.at_tags + i + lane
+        other, other_key = loads(x, place, one), loads(x, place_key, one)
+        stores(x, place, 0, above(score, other, score, other), one)
+        stores(x, place_key, 0, above(score, other, key, other_key), one)
+        key = above(score, other, other_key, key)
+        score = above(score, other, other, score)
 
 
 @kernel
@@ -432,18 +472,20 @@ def find_gain(note, first, its, x, lanes, one):
 @kernel
 def write(begin, n, block, its, x, at, weights, few, lanes, one):
     """Write the weights of a block to their rows."""
-    whole = n // width(one) * width(one) if its.weights_column == 1 else 0
+    first, last = whole_lines(begin, begin + n, its, one)
     gains = its.at_gain + its.full
     for lane in range(0, lanes, width(one)):
         gain = loads(x, gains + lane, one)
-        for p in range(0, whole, width(one)):
+        for p in range(first - begin, last - begin, width(one)):
             vectors = tile(x, block + p * lanes + lane, lanes, square(one), one)
             vectors = weigh(vectors, gain)
             if its.streams:
                 stream(weights, at, WEIGHTS * its.full + lane, begin + p, vectors)
             else:
                 scatter(weights, at, WEIGHTS * its.full + lane, begin + p, vectors)
-    for p in range(whole, n):
+    for p in range(n):
+        if first <= begin + p < last:
+            continue
         for lane in range(0, lanes, width(one)):
             exponentials = loads(x, block + p * lanes + lane, one)
             stores(few, lane, 0, weigh(exponentials, loads(x, gains + lane, one)), one)
@@ -455,18 +497,29 @@ def write(begin, n, block, its, x, at, weights, few, lanes, one):
 @kernel
 def write_zeros(start, stop, its, at, weights, lanes, one):
     """Write weights of 0 for keys that no row of a tile sees."""
-    whole = (stop - start) // width(one) * width(one) if its.weights_column == 1 else 0
+    first, last = whole_lines(start, stop, its, one)
     nothing = square(one)
     for lane in range(0, lanes, width(one)):
-        if its.streams and start % width(one) == 0:
-            for p in range(start, start + whole, width(one)):
+        for p in range(first, last, width(one)):
+            if its.streams:
                 stream(weights, at, WEIGHTS * its.full + lane, p, nothing)
-        else:
-            for p in range(start, start + whole, width(one)):
+            else:
                 scatter(weights, at, WEIGHTS * its.full + lane, p, nothing)
     for lane in range(lanes):
-        for p in range(start + whole, stop):
-            weights[at[WEIGHTS * its.full + lane] + p * its.weights_column] = 0
+        place = at[WEIGHTS * its.full + lane]
+        for p in range(start, first):
+            weights[place + p * its.weights_column] = 0
+        for p in range(last, stop):
+            weights[place + p * its.weights_column] = 0
+
+
+@kernel
+def whole_lines(start, stop, its, one):
+    """Return the part of some keys whose weights are whole lines of memory: none in odd strides."""
+    first = min(start + (its.lead - start) % width(one), stop)
+    if its.weights_column != 1:
+        return first, first
+    return first, first + (stop - first) // width(one) * width(one)
 
 
 @kernel

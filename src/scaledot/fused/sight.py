@@ -86,6 +86,56 @@ def steps(typing, like):
     return like(like), generate
 
 
+def _twin_sink(held, values, score, value):
+    found = []
+    for j in range(len(held)):
+        before = value[0] if j == 0 else np.where(score[0] > held[j - 1], values[j - 1], value[0])
+        found.append(np.where(score[0] > held[j], before, values[j]))
+    return tuple(found)
+
+
+@word(_twin_sink)
+def sink(typing, held, values, score, value):
+    """Return the values that go with descending lists, once a score has sunk into each list."""
+
+    def generate(context, builder, signature, arguments):
+        lists, given = unpack(builder, arguments[0]), unpack(builder, arguments[1])
+        (number,), (new,) = unpack(builder, arguments[2]), unpack(builder, arguments[3])
+        larger = [builder.fcmp_ordered(">", number, item) for item in lists]
+        found = []
+        for j, item in enumerate(given):
+            before = new if j == 0 else builder.select(larger[j - 1], given[j - 1], new)
+            found.append(builder.select(larger[j], before, item))
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return values(held, values, score, value), generate
+
+
+@word(lambda held, values, score, value: (np.where(score[0] > held[-1], values[-1], value[0]),))
+def displaced(typing, held, values, score, value):
+    """Return the value that leaves lists when a score sinks into them, or its own."""
+
+    def generate(context, builder, signature, arguments):
+        last, leaving = unpack(builder, arguments[0])[-1], unpack(builder, arguments[1])[-1]
+        (number,), (new,) = unpack(builder, arguments[2]), unpack(builder, arguments[3])
+        larger = builder.fcmp_ordered(">", number, last)
+        found = builder.select(larger, leaving, new)
+        return context.make_tuple(builder, signature.return_type, [found])
+
+    return score(held, values, score, value), generate
+
+
+@word(lambda x: (x[-1],))
+def bottom(typing, x):
+    """Return the last vector of a pack."""
+
+    def generate(context, builder, signature, arguments):
+        last = unpack(builder, arguments[0])[-1]
+        return context.make_tuple(builder, signature.return_type, [last])
+
+    return types.UniTuple(x.dtype, 1)(x), generate
+
+
 def _twin_tag(number, like):
     kind = np.int64 if like[0].dtype == np.float64 else np.int32
     return (np.full(len(like[0]), number, kind).view(like[0].dtype),)

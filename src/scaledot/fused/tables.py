@@ -9,6 +9,7 @@ import numpy as np
 from scaledot.fused.decode import BLOCK, LEAST_KEYS, MOST_PARTS, MOST_ROWS, PART_KEYS
 from scaledot.fused.forward import FULL_TILE
 from scaledot.fused.jit import records
+from scaledot.fused.observe import KEPT_TOPS
 from scaledot.fused.simd import BUNDLE, F32_LANES, F64_LANES
 from scaledot.fused.windows import Geometry, geometry, places
 from scaledot.fused.work import CALL, HEAD, KEYED, MOMENTS
@@ -42,8 +43,9 @@ class Wanted(NamedTuple):
     """How many of the largest weights."""
     received: bool = False
     weights: Lies | None = None
-    streams: bool = False
-    """Whether the weights lie in whole lines of memory, and are many."""
+    lead: int | None = None
+    """Weights of a row before the first that begins a line of memory; None where the rows differ,
+    or the weights are few, and are not written past the caches."""
 
 
 class Signature(NamedTuple):
@@ -148,7 +150,8 @@ def _make(its: Signature) -> Tables:
     call["n_phases"] = 2 if wanted.received or wanted.weights else 1
     call["k"], call["has_moments"] = wanted.k, wanted.moments
     call["has_distance"], call["has_received"] = wanted.distance, wanted.received
-    call["has_weights"], call["streams"] = wanted.weights is not None, wanted.streams
+    call["has_weights"], call["streams"] = wanted.weights is not None, wanted.lead is not None
+    call["lead"] = wanted.lead or 0
     # Rows of a bias or mask that all heads share are then read once, not once for each head.
     shared = [lies[name] for name in ("bias", "mask") if getattr(its, name)]
     call["by_rows"] = any(lie.row and not any(lie.front[:n_batch]) for lie in shared)
@@ -236,13 +239,13 @@ def _plan_scratch(call: Any, lanes: int, is_half: bool, wanted: Wanted | None) -
         call["keeps"] = call["n_phases"] == 2 and n_keys * full * width <= KEPT_BYTES
         if call["keeps"]:
             rooms["scores"] = max(n_keys, block) * full
-        rooms["scores"] += lanes * full
+        rooms["scores"] += 2 * lanes * full
         rooms |= {
             "gain": 2 * full,
             "products": block * full,
             "block_max": (-(-n_keys // block) + 1) * full,
-            "tops": wanted.k * full,
-            "tags": wanted.k * full,
+            "tops": max(wanted.k, KEPT_TOPS) * full,
+            "tags": max(wanted.k, KEPT_TOPS) * full,
             "candidate": full,
             "grown": full,
             "gap": full,

@@ -51,6 +51,7 @@ CALL = np.dtype(
                 "has_weights",
                 "has_received",
                 "keeps",  # the scores of a tile stay in the scratch from one phase to the next
+                "lead",  # weights of a row before the first that begins a line
                 "streams",  # weights go past the caches: they lie in whole lines, and are many
                 "by_rows",  # the tiles of all sets of keys go together, row by row
                 "has_output",

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.measure import medians
-from scaledot import attend
+from scaledot import attend, attention, observe
+from scaledot.statistics import DEFAULT
 
 
 class Table(NamedTuple):
@@ -46,6 +47,41 @@ def restrictions(rounds: int) -> Table:
     found = medians(calls, rounds)
     rows = [(name, f"{x * 1e3:.2f}", f"{x / found['nothing']:.2f}") for name, x in found.items()]
     return Table("Restrictions, 8×2048×64", ("with", "ms", "of the call without"), rows)
+
+
+def seeing(rounds: int) -> Table:
+    """Return what weights and statistics cost, as multiples of the output alone."""
+    found: dict[int, dict[str, float]] = {}
+    for n in (2048, 4096, 16384):
+        query, key, value = _normal(1, 8, n, 64)
+        calls = {"the output alone": lambda q=query, k=key, v=value: attend(q, k, v)}
+        for name, wanted in STATISTICS.items():
+            calls[name] = lambda q=query, k=key, v=value, w=wanted: observe(q, k, v, statistics=w)
+        calls["default statistics, no value"] = lambda q=query, k=key: observe(q, k)
+        if n <= 4096:
+            out = np.empty_like(query), np.empty((1, 8, n, n), np.float32)
+            calls["weights, into `out`"] = lambda a=(query, key, value), o=out: attention(*a, out=o)
+            calls["weights, fresh"] = lambda a=(query, key, value): attention(*a)
+            calls["weights, NumPy by hand"] = lambda a=(query, key, value): by_hand(*a)
+        found[n] = medians(calls, rounds)
+    rows = []
+    for name in found[2048]:
+        cells = [
+            f"{x[name] / x['the output alone']:.2f}" if name in x else "–" for x in found.values()
+        ]
+        rows.append((name, *cells))
+    return Table(
+        "What seeing costs, 8 heads of size 64, as multiples of the output alone",
+        ("wanted", *(f"length {n}" for n in found)),
+        rows,
+    )
+
+
+STATISTICS = {
+    "default statistics": DEFAULT,
+    "`received` beside them": (*DEFAULT, "received"),
+    "`top_k`, k = 8": "top_k",
+}
 
 
 def by_hand(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -127,7 +163,8 @@ FIRST = """
 import time
 start = time.perf_counter()
 import numpy as np
-from scaledot import attend
+from scaledot import attend, attention, observe
+from scaledot.statistics import DEFAULT
 x, q = np.ones((8, 256, 64), np.float32), np.ones((8, 1, 64), np.float32)
 for query in (x, q):
     attend(query, x, x)
@@ -158,6 +195,7 @@ def first_calls(rounds: int) -> Table:
 
 FACTS = {
     "restrictions": restrictions,
+    "seeing": seeing,
     "small": small,
     "errors": errors,
     "memory": memory,

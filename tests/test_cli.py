@@ -211,8 +211,8 @@ def test_a_slice_is_done_by_the_engine_of_the_plan(shell, monkeypatch):
     )
     code, out, _ = shell("run", "in.npz")
     assert code == 0
-    assert set(used) == {"blockwise"}
-    assert "blockwise" in out
+    assert set(used) == {"fused"}
+    assert "fused" in out
 
 
 # ------------------------------------------------------------------------------- reading, writing
@@ -449,13 +449,23 @@ def test_warm_compiles_every_kernel_once(shell, monkeypatch):
     assert (code, err) == (0, "")
     lines = [line.split()[:2] for line in out.splitlines()]
     types = ("float32", "float64", "float16", "bfloat16")
-    assert lines == [[dtype, kernel] for dtype in types for kernel in ("rows", "decoding")]
-    from scaledot.fused import decode, forward
+    kernels = ("rows", "statistics", "weights", "NaN", "decoding")
+    assert lines == [[dtype, kernel] for dtype in types for kernel in kernels]
+    from scaledot.fused import contain, decode, forward, observe
 
-    before = len(forward.run.signatures), len(decode.run.signatures)
-    x = np.ones((2, 70, 3), np.float32)
-    scaledot.attend(x, x, x, causal=True, engine="fused")
-    assert (len(forward.run.signatures), len(decode.run.signatures)) == before
+    entries = (forward.run, observe.run, contain.run, decode.run, decode.join)
+    before = [len(entry.signatures) for entry in entries]
+    assert sum(before) <= 12 * len(types)
+    for dtype in (np.float16, np.float32, np.float64):
+        x, mask = np.ones((2, 70, 16), dtype), np.ones((70, 70), bool)
+        value = x.copy()
+        value[0, 0, 0] = np.nan
+        scaledot.attend(x, x, value, causal=True, bias=np.ones(70, dtype), engine="fused")
+        scaledot.attend(x[:, :1], x, value, mask=mask[:1], engine="fused")
+        scaledot.attention(x, x, value, mask=mask, engine="fused")
+        scaledot.observe(x, x, x, statistics="all", rows=[1], sinks=0.5, engine="fused")
+        scaledot.observe(x, x, statistics="received", engine="fused")
+    assert [len(entry.signatures) for entry in entries] == before
     monkeypatch.setattr(cli, "missing_numba", lambda: "numba is not installed")
     code, _, err = shell("warm")
     assert code == 2

@@ -6,8 +6,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,10 @@ import numpy as np
 import typer
 
 import scaledot
-from scaledot import files, printing, slices
+from scaledot import checks, files, printing, slices
 from scaledot.files import Array, Refusal
 from scaledot.planning import TEXTBOOK_SCORES, missing_numba
+from scaledot.statistics import DEFAULT, NAMES
 
 WEIGHTS_LIMIT = 2**30
 """Bytes of weights that are written without a flag that says so."""
@@ -28,8 +30,8 @@ INTERRUPTED = 130
 
 ENGINES = {
     "textbook": f"needs only NumPy; chosen up to {TEXTBOOK_SCORES:,} scores",
-    "blockwise": "needs only NumPy; for statistics, and without Numba",
-    "fused": "needs Numba; for output and log-sum-exp",
+    "blockwise": "needs only NumPy; other devices, gradients",
+    "fused": "needs Numba; output, weights and statistics",
 }
 LIBRARIES = ("numpy", "array-api-compat", "numba", "ml_dtypes", "torch", "jax", "cupy", "onnx")
 
@@ -140,9 +142,24 @@ Engine = Annotated[
 Threads = Annotated[
     int | None, typer.Option(metavar="N", help="Use at most N threads of this library.")
 ]
+Statistics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Which statistics to show, and to write beside the output: names with commas between "
+        "them, or `all`. Default: those of a row that cost next to nothing.",
+    ),
+]
+K = Annotated[
+    int | None,
+    typer.Option("--top-k", metavar="K", help="The K largest weights of each row as well."),
+]
 Output = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.npz", help="Write output, log_sum_exp and weights to this file."),
+    typer.Option(
+        metavar="FILE.npz",
+        help="Write output, log_sum_exp, weights and what --statistics names to this file.",
+    ),
 ]
 NoWeights = Annotated[
     bool, typer.Option("--no-weights", help="Leave the weights out of the output file.")
@@ -168,6 +185,8 @@ def run(
     softcap: Softcap = None,
     engine: Engine = None,
     threads: Threads = None,
+    statistics: Statistics = None,
+    top_k: K = None,
     output: Output = None,
     no_weights: NoWeights = False,
     weights_to: WeightsTo = None,
@@ -193,15 +212,44 @@ def run(
         "threads": threads,
     }
     console = printing.plain_console()
+    names = _statistics(statistics, top_k)
     problem = _problem(inputs, {name: x for name, x in flags.items() if x is not None})
+    problem = problem._replace(statistics=names, k=8 if top_k is None else top_k)
     printing.print_problem(console, inputs, problem)
     plan = slices.plan(problem)
     printing.print_plan(console, plan)
     # a slice is smaller than the whole: left to itself, it might choose another engine
     pinned = problem._replace(how=problem.how | {"engine": plan.engine})
     found = _attend(pinned, wanted)
-    printing.print_statistics(console, found)
-    printing.print_written(console, wanted, found["output"].dtype)
+    printing.print_statistics(console, found, names)
+    printing.print_written(console, wanted, found["output"].dtype, _stored(problem))
+
+
+def _statistics(names: str | None, k: int | None) -> tuple[str, ...]:
+    """Return the statistics that the options name, or refuse them."""
+    if k is not None and k < 1:
+        raise Refusal(f"--top-k must be at least 1, got {k}")
+    known = tuple(name for name in NAMES if name != "weights_of")  # --output has the weights
+    wanted: tuple[str, ...] = DEFAULT
+    if names == "all":
+        wanted = known
+    elif names is not None:
+        with slices.refusals():
+            wanted = checks.choices("statistic", names.replace(",", " ").split(), known)
+        if not wanted:
+            raise Refusal("--statistics must name at least one; valid are: " + ", ".join(known))
+    return tuple(name for name in known if name in wanted or (name == "top_k" and k is not None))
+
+
+def _stored(problem: slices.Problem) -> list[str]:
+    """Return the names of what goes to the output file beside the weights."""
+    names = ["output", "log_sum_exp"]
+    if problem.statistics == DEFAULT:
+        return names
+    more = [name for name in problem.statistics if name not in (*names, "top_k")]
+    if "top_k" in problem.statistics:
+        more += ["top_k_values", "top_k_indices"]
+    return names + more
 
 
 def _bound(text: str) -> int | None:
@@ -262,7 +310,7 @@ def _attend(problem: slices.Problem, wanted: files.Wanted) -> dict[str, Array]:
         ) as advance:
             slices.fill(problem, found, weights, advance)
         if draft is not None:
-            stored = {name: found[name] for name in ("output", "log_sum_exp")}
+            stored = {name: found[name] for name in _stored(problem)}
             if wanted.weights_inside and weights is not None:
                 stored["weights"] = weights
             files.write_npz(draft, stored)
@@ -282,9 +330,6 @@ def _refuse_large_weights(size: int) -> None:
 
 # --------------------------------------------------------------------------------- scaledot warm
 
-KERNELS = (("rows", (1, 60, 8), (1, 60, 8)), ("decoding", (1, 1, 64), (1, 64, 64)))
-"""Shapes of query, and of key and value, that each need a kernel of their own."""
-
 
 @app.command()
 def warm() -> None:
@@ -299,13 +344,33 @@ def warm() -> None:
 
         types.append(np.dtype(ml_dtypes.bfloat16))
     for dtype in types:
-        for name, shape, keyed in KERNELS:
+        for name, calls in _warming(dtype).items():
             start = time.perf_counter()
-            query, key = np.ones(shape, dtype), np.ones(keyed, dtype)
-            scaledot.attend(query, key, key, engine="fused")
-            if dtype.itemsize == 2:  # a bias of 16 bits is read as it lies
-                scaledot.attend(query, key, key, engine="fused", bias=np.zeros(1, dtype))
-            console.print(f"{dtype.name:<10}{name:<10}{time.perf_counter() - start:6.1f} s")
+            for call in calls:
+                call()
+            console.print(f"{dtype.name:<10}{name:<12}{time.perf_counter() - start:6.1f} s")
+
+
+def _warming(dtype: np.dtype[Any]) -> dict[str, list[Callable[[], object]]]:
+    """Return calls that, together, need every kernel of a type."""
+    rows, row = np.ones((1, 60, 8), dtype), np.ones((1, 1, 64), dtype)
+    keys = np.ones((1, 64, 64), dtype)
+    nan = np.full((1, 60, 8), np.nan, dtype)
+    # a bias of 16 bits is read as it lies, and a kernel of its own
+    biases: list[dict[str, Any]] = [{}]
+    if dtype.itemsize == 2:
+        biases.append({"bias": np.zeros(1, dtype)})
+
+    attend = partial(scaledot.attend, engine="fused")
+    attention = partial(scaledot.attention, engine="fused")
+    observe = partial(scaledot.observe, statistics=("entropy", "weights_of"), rows=[0])
+    return {
+        "rows": [partial(attend, rows, rows, rows, **how) for how in biases],
+        "statistics": [partial(observe, rows, rows, engine="fused", **how) for how in biases],
+        "weights": [partial(attention, rows, rows, rows, **how) for how in biases],
+        "NaN": [partial(attend, rows, rows, nan, **how) for how in biases],
+        "decoding": [partial(attend, row, keys, keys)],
+    }
 
 
 # --------------------------------------------------------------------------------- scaledot info

@@ -60,7 +60,9 @@ def print_plan(console: Console, plan: object) -> None:
         console.print(folded)
 
 
-def print_statistics(console: Console, found: Mapping[str, Array]) -> None:
+def print_statistics(
+    console: Console, found: Mapping[str, Array], names: Sequence[str] = DEFAULT
+) -> None:
     """Print the range and the mean of each statistic over the rows that it is defined for."""
     bad = np.isnan(found["log_sum_exp"])
     empty = (found["argmax"] < 0) & ~bad
@@ -69,10 +71,15 @@ def print_statistics(console: Console, found: Mapping[str, Array]) -> None:
     table.add_column(f"  over {seeing.sum():,} rows")
     for heading in ("min", "mean", "max"):
         table.add_column(heading, justify="right", min_width=11)
-    for name in DEFAULT:
-        values = found[name][seeing]
-        values = values[np.isfinite(values)]
-        table.add_row(f"  {name}", *_range(values))
+    for name in names:
+        if name == "received":
+            label, values = "received, by key", found[name].reshape(-1)
+        elif name == "top_k":
+            label = f"sum of top {found['top_k_values'].shape[-1]}"
+            values = found["top_k_values"][seeing].sum(axis=-1)
+        else:
+            label, values = name, found[name][seeing]
+        table.add_row(f"  {label}", *_range(values[np.isfinite(values)]))
     console.print("\nstatistics of the weights", style="bold")
     console.print(table)
     for count, what in ((empty.sum(), "see no key"), (bad.sum(), "see a NaN or infinity")):
@@ -96,9 +103,11 @@ def _number(x: np.floating[Any]) -> str:
     return f"{x + 0.0:.4g}"
 
 
-def print_written(console: Console, wanted: files.Wanted, dtype: np.dtype[Any]) -> None:
+def print_written(
+    console: Console, wanted: files.Wanted, dtype: np.dtype[Any], stored: Sequence[str]
+) -> None:
     """Print which file holds what."""
-    names = "output, log_sum_exp, weights" if wanted.weights_inside else "output, log_sum_exp"
+    names = ", ".join([*stored, *(["weights"] if wanted.weights_inside else [])])
     written = [(wanted.output, names), (wanted.weights_to, "weights")]
     there = [(path, held) for path, held in written if path is not None]
     if not there:

@@ -14,7 +14,7 @@ import numpy as np
 import scaledot
 from scaledot.call import prepare
 from scaledot.files import Array, Refusal
-from scaledot.statistics import DEFAULT
+from scaledot.statistics import DEFAULT, NAMES
 
 SCORES_A_SLICE = 2**22
 """Some tenths of a second of work on one core; 16 MiB of float32 weights."""
@@ -27,6 +27,10 @@ class Problem(NamedTuple):
     key: Array
     value: Array
     how: dict[str, Any]
+    statistics: tuple[str, ...] = DEFAULT
+    """What is wanted of the weights; the default ones are made in any case."""
+    k: int = 8
+    """How many weights `top_k` keeps of each row."""
 
 
 @contextmanager
@@ -41,19 +45,34 @@ def refusals() -> Iterator[None]:
 def plan(problem: Problem) -> "scaledot.Plan":
     """Return the plan of the whole, statistics included; all checks are made here."""
     with refusals():
-        return prepare(problem.query, problem.key, problem.value, problem.how).plan
+        positions = "distance" in problem.statistics
+        given = problem.query, problem.key, problem.value, problem.how
+        return prepare(*given, positions=positions).plan
 
 
 def rooms(problem: Problem) -> dict[str, Array]:
-    """Return arrays for the output and the statistics, not yet filled."""
+    """Return arrays for the output and the statistics; what keys receive begins at 0."""
     n_queries = problem.query.shape[-2]
-    found = _observe(problem, 0, 0, DEFAULT)  # no rows at all: it tells shapes and types
-    output = found["output"]
-    room = {"output": np.empty((*output.shape[:-2], n_queries, output.shape[-1]), output.dtype)}
-    for name in DEFAULT:
-        x = found[name]
-        room[name] = np.empty((*x.shape[:-1], n_queries), x.dtype)
+    found = _observe(problem, 0, 0, _names(problem))  # no rows at all: it tells shapes and types
+    room = {}
+    for name, x in found.items():
+        if name == "received":
+            room[name] = np.zeros_like(x)
+        else:
+            axis = _rows_axis(name, x)
+            shape = (*x.shape[: x.ndim + axis], n_queries, *x.shape[x.ndim + axis + 1 :])
+            room[name] = np.empty(shape, x.dtype)
     return room
+
+
+def _names(problem: Problem) -> tuple[str, ...]:
+    """Return the statistics that are made: the default ones, and what is wanted beside them."""
+    return tuple(name for name in NAMES if name in DEFAULT or name in problem.statistics)
+
+
+def _rows_axis(name: str, x: Array) -> int:
+    """Return the axis of a result that counts query rows."""
+    return -2 if name == "output" or name.startswith("top_k") else -1
 
 
 def fill(
@@ -64,17 +83,22 @@ def fill(
 ) -> None:
     """Compute slice by slice into the arrays of `results`, and into `weights` where it is given."""
     n_queries = problem.query.shape[-2]
-    asked = DEFAULT if weights is None else (*DEFAULT, "weights_of")
+    names = _names(problem)
+    asked = names if weights is None else (*names, "weights_of")
     n_rows = rows_a_slice(problem, results)
     for start in range(0, n_queries, n_rows):
         stop = min(start + n_rows, n_queries)
         found = _observe(problem, start, stop, asked)
-        results["output"][..., start:stop, :] = found["output"]
-        for name in DEFAULT:
-            results[name][..., start:stop] = found[name]
         if weights is not None:
             # as `attention` returns them: rounded to the type of the output
-            weights[..., start:stop, :] = found["weights_of"].astype(found["output"].dtype)
+            weights[..., start:stop, :] = found.pop("weights_of").astype(found["output"].dtype)
+        for name, x in found.items():
+            if name == "received":
+                results[name] += x
+            elif _rows_axis(name, x) == -2:
+                results[name][..., start:stop, :] = x
+            else:
+                results[name][..., start:stop] = x
         advance(stop - start)
 
 
@@ -87,7 +111,7 @@ def rows_a_slice(problem: Problem, results: dict[str, Array]) -> int:
 def _observe(
     problem: Problem, start: int, stop: int, statistics: tuple[str, ...]
 ) -> dict[str, Array]:
-    """Observe the query rows start:stop."""
+    """Observe the query rows start:stop; the largest weights come as two arrays."""
     how = dict(problem.how)
     how["query_offset"] = _first_position(problem) + start
     for name in ("mask", "bias"):
@@ -98,9 +122,14 @@ def _observe(
     rows = range(stop - start) if "weights_of" in statistics else None
     query = problem.query[..., start:stop, :]
     with refusals():
-        return scaledot.observe(
-            query, problem.key, problem.value, statistics=statistics, rows=rows, **how
-        )._asdict()
+        seen = scaledot.observe(
+            query, problem.key, problem.value, statistics=statistics, k=problem.k, rows=rows, **how
+        )
+    found = {name: x for name, x in seen._asdict().items() if x is not None}
+    if seen.top_k is not None:
+        del found["top_k"]
+        found |= {"top_k_values": seen.top_k.values, "top_k_indices": seen.top_k.indices}
+    return found
 
 
 def _rows(array: Array, start: int, stop: int) -> Array:

@@ -238,7 +238,9 @@ def finish_candidates(
         none = xp.zeros_like(xp.stack((row_max,) * n_missing, axis=-1))
         scores = xp.concat((scores, none - xp.inf), axis=-1)
         indices = xp.concat((indices, xp.astype(none, indices.dtype)), axis=-1)
+    weights, missing = online.softmax(xp, scores, shift, total), scores == -xp.inf
     unsound = is_unsound(xp, row_max)[..., None]
-    missing = scores == -xp.inf
-    weights = online.softmax(xp, scores, shift, total)
-    return TopK(xp.where(unsound, xp.nan, weights), xp.where(missing | unsound, -1, indices))
+    if bool(xp.any(missing)) or bool(xp.any(unsound)):
+        weights = xp.where(unsound, xp.nan, weights)
+        indices = xp.where(missing | unsound, -1, indices)
+    return TopK(weights, indices)

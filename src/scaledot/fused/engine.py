@@ -135,7 +135,6 @@ def _moments(places: Places, own: Callable[[np.ndarray], Any]) -> Moments:
     row_max = places.rows[0]
     found = dict(zip(MOMENTS, places.rows[len(ROWS) :], strict=True))
     found["total"] = np.where(row_max == -np.inf, np.zeros_like(row_max), found["rest"] + 1)
-    found["pivot"], found["offset"] = found.pop("mean"), np.zeros_like(row_max)
     found |= {"row_max": row_max, "argmax": places.argmax}
     return Moments(**{name: own(x) for name, x in found.items()})
 

@@ -236,44 +236,51 @@ def measure(n, block, hides, its, x, lanes, one):
     scale, zero, unit = splat(its.scale, one), splat(0.0, one), splat(1.0, one)
     four = blank(x, 4)
     for lane in range(0, lanes, width(one)):
-        top, mean = loads(x, its.at_row_max + lane, one), loads(x, its.at_mean + lane, one)
-        n_before = loads(x, its.at_count + lane, one)
-        pivot = mean
+        top, n_before = loads(x, its.at_row_max + lane, one), loads(x, its.at_count + lane, one)
+        pivot, offset = loads(x, its.at_pivot + lane, one), loads(x, its.at_offset + lane, one)
         if lanes_above(unit, n_before) != 0:
             highest = splat(-np.inf, one)
             for place in range(lane, lane + n * lanes, lanes):
                 product = mul(loads(x, products + place, one), scale)
                 product = seen(product, loads(x, block + place, one), splat(-np.inf, one))
                 highest = larger(product, highest)
-            pivot = same(n_before, zero, anchor(highest), mean)
+            pivot = same(n_before, zero, anchor(highest), pivot)
         less = sub(zero, pivot)
         total = squares = peaks = four
         sums, sums_2, n_seen = zero, zero, zero
         peak = loads(x, its.at_peak + lane, one)
-        if hides:
-            for place in range(lane, lane + n * lanes, lanes):
-                product = loads(x, its.at_products + place, one)
-                score = loads(x, block + place, one)
-                away = seen(fma(product, scale, less), score, zero)
-                sums, sums_2 = add(sums, away), fma(away, away, sums_2)
-                peak = larger(seen(absolute(product), score, zero), peak)
-                n_seen = add(n_seen, seen(unit, score, zero))
-        else:
+        one_by_one = hides
+        if not hides:
             for place in range(block + lane, block + lane + n * lanes, 4 * lanes):
                 product = tile(x, place, lanes, four, one)
                 away = fma(product, scale, less)
                 total, squares = add(total, away), fma(away, away, squares)
                 peaks = larger(absolute(product), peaks)
+            # A product of -inf is a score of -inf, which is masked.
+            is_infinite = same(fold_larger(peaks, zero), splat(np.inf, one), unit, zero)
+            one_by_one = lanes_above(is_infinite, zero) != 0
+        if one_by_one:
+            for place in range(lane, lane + n * lanes, lanes):
+                product, score = loads(x, products + place, one), loads(x, block + place, one)
+                away = seen(fma(product, scale, less), score, zero)
+                sums, sums_2 = add(sums, away), fma(away, away, sums_2)
+                peak = larger(seen(absolute(product), score, zero), peak)
+                n_seen = add(n_seen, seen(unit, score, zero))
+        else:
             sums, sums_2 = fold_add(total, zero), fold_add(squares, zero)
             peak, n_seen = fold_larger(peaks, peak), splat(1.0 * n, one)
         n_all = add(n_before, n_seen)
         away = div(sums, larger(n_seen, unit))
         deviation = larger(zero, sub(sums_2, mul(sums, away)))
-        share = div(n_seen, larger(n_all, unit))
+        share, away = div(n_seen, larger(n_all, unit)), sub(away, offset)
         deviation = fma(mul(away, away), mul(n_before, share), deviation)
         deviation = add(loads(x, its.at_squares + lane, one), deviation)
         stores(x, its.at_squares + lane, 0, deviation, one)
-        stores(x, its.at_mean + lane, 0, fma(away, share, pivot), one)
+        # The pivot follows the mean; what its rounding leaves stays in the offset.
+        offset = fma(away, share, offset)
+        mean = add(pivot, offset)
+        stores(x, its.at_pivot + lane, 0, mean, one)
+        stores(x, its.at_offset + lane, 0, sub(offset, sub(mean, pivot)), one)
         stores(x, its.at_count + lane, 0, n_all, one)
         stores(x, its.at_peak + lane, 0, peak, one)
         old = loads(x, its.at_shrink + lane, one)
@@ -356,7 +363,8 @@ def exponents(begin, n, block, phase, its, x, lanes, one):
             continue
         grown = loads(x, its.at_grown + lane, one)
         before = loads(x, its.at_row_sum + lane, one)
-        total = fold_add(total, zero)
+        # low - low: a row that sees +inf has no sum, though its maximum was lifted out.
+        total = fold_add(total, sub(low, low))
         stores(x, its.at_row_sum + lane, 0, add(fma(before, shrink, total), grown), one)
         if its.has_moments:
             before = add(loads(x, its.at_rest + lane, one), grown)

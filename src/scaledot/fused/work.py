@@ -87,7 +87,8 @@ CALL = np.dtype(
                 "at_surprise",
                 "at_distance",
                 "at_count",
-                "at_mean",
+                "at_pivot",
+                "at_offset",
                 "at_squares",
                 "at_peak",
             )
@@ -124,7 +125,8 @@ KEYED = np.dtype([("key", np.int64), ("value", np.int64)])
 ROWS = ("row_max", "shift", "total")
 """What is written of each row."""
 MOMENTS = (
-    "rest", "rest_2", "rest_3", "surprise", "distance", "count", "mean", "squares", "peak",
+    "rest", "rest_2", "rest_3", "surprise", "distance", "count", "pivot", "offset", "squares",
+    "peak",
 )  # fmt: skip
 """And beside it where moments are wanted."""
 

@@ -152,7 +152,8 @@ MOVES = """
                 else:
                     like = blank.twin(rows, 1)
                     scatter.twin(out, at, 0, 3, transposed.twin(a, at, 0, 2, like))
-                    scatter.twin(out, at, 0, 3 + n, tile.twin(rows, 1, 2 * n, square.twin(like), like))
+                    turned = tile.twin(rows, 1, 2 * n, square.twin(like), like)
+                    scatter.twin(out, at, 0, 3 + n, turned)
                     three = blank.twin(rows, 3)
                     sums_ = tile.twin(acc, 0, 3 * n, blank.twin(rows, 8), three)
                     sums_ = rank1.twin(sums_, rows, 5, 7, loads.twin(rows, 11, three))

@@ -436,15 +436,16 @@ def take_top(begin, n, block, its, x, lanes, one):
 
 @kernel
 def take_more(score, key, held, held_keys, lane, its, x, one):
-    """Let what a score displaces from the first of the lists sink into their rest."""
-    score, key = displaced(held, held, score, score), displaced(held, held_keys, score, key)
+    """Let what a score displaces from the first of the lists move into their rest, or itself."""
+    falling = displaced(held, held, score, score)
+    falling_key = displaced(held, held_keys, score, key)
     for i in range(KEPT_TOPS * its.full, its.k * its.full, its.full):
         place, place_key = its.at_tops + i + lane, its.at_tags + i + lane
         other, other_key = loads(x, place, one), loads(x, place_key, one)
-        stores(x, place, 0, above(score, other, score, other), one)
-        stores(x, place_key, 0, above(score, other, key, other_key), one)
-        key = above(score, other, other_key, key)
-        score = above(score, other, other, score)
+        stores(x, place, 0, above(score, other, falling, other), one)
+        stores(x, place_key, 0, above(score, other, falling_key, other_key), one)
+        falling = above(score, other, other, falling)
+        falling_key = above(score, other, other_key, falling_key)
 
 
 @kernel

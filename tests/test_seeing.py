@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from scaledot import attend, attention, observe
+from test_bounds import peak_megabytes
+from test_fused import draw, restrictions, run
 
 pytest.importorskip("numba", reason="Numba has no wheels for this platform")
 
-from tests.test_bounds import peak_megabytes
-from tests.test_fused import draw, restrictions, run
 
 from scaledot.fused import engine, target
 

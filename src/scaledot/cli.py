@@ -1,6 +1,7 @@
-"""The commands of the shell: `scaledot run`, `scaledot warm` and `scaledot info`."""
+"""The commands of the shell: `scaledot run`, `scaling`, `warm` and `info`."""
 
 import io
+import json
 import math
 import os
 import platform
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ import numpy as np
 import typer
 
 import scaledot
+import scaledot.scaling
 from scaledot import checks, files, printing, slices
 from scaledot.files import Array, Refusal
 from scaledot.planning import TEXTBOOK_SCORES, missing_numba
@@ -371,6 +374,76 @@ def _warming(dtype: np.dtype[Any]) -> dict[str, list[Callable[[], object]]]:
         "NaN": [partial(attend, rows, rows, nan, **how) for how in biases],
         "decoding": [partial(attend, row, keys, keys)],
     }
+
+
+# ------------------------------------------------------------------------------- scaledot scaling
+
+Sizes = Annotated[list[int] | None, typer.Argument(metavar="D", hidden=True)]
+Dims = Annotated[
+    bool, typer.Option("--dims", help="The sizes D that follow. Default: 4 16 64 256 1024.")
+]
+Pairs = Annotated[int, typer.Option(metavar="N", help="Pairs of random vectors at each size.")]
+Keys = Annotated[int, typer.Option(metavar="N", help="Keys that each query weighs.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the random numbers.")]
+Train = Annotated[
+    bool, typer.Option("--train", help="Also train a small model with and without the scale.")
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Draw the study, or with --train the losses, to a .png, .svg or .pdf file.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of tables.")]
+
+
+@app.command()
+def scaling(
+    sizes: Sizes = None,
+    dims: Dims = False,
+    pairs: Pairs = 10_000,
+    keys: Keys = 128,
+    seed: Seed = 0,
+    train: Train = False,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Show what the scale 1/sqrt(d) does to scores, softmax and gradient.
+
+    Dot products of random vectors spread like sqrt(d); unscaled, they pile the softmax on one key,
+    and the gradient vanishes. For example: scaledot scaling --dims 4 64 1024
+    """
+    if dims and not sizes:
+        raise Refusal("--dims needs at least one size, such as --dims 4 64 1024")
+    if plot is not None:
+        files.check_target("--plot", plot, (".png", ".svg", ".pdf"), [])
+        _need_matplotlib()
+    with slices.refusals():
+        study = scaledot.scaling.study(
+            sizes or (4, 16, 64, 256, 1024), pairs, keys, rng=np.random.default_rng(seed)
+        )
+        training = scaledot.scaling.train(rng=seed) if train else None
+    console = printing.plain_console()
+    if as_json:
+        found = {"study": study.to_dict(), "training": training and training.to_dict()}
+        console.print(json.dumps(found))
+    else:
+        console.print(str(study))
+        if training is not None:
+            console.print(f"\ntraining, d = {training.d}\n{training}")
+    if plot is not None:
+        from scaledot import plots
+
+        with files.replacing(plot) as draft:
+            drawn = plots.study(study)[0] if training is None else plots.training(training)
+            plots.save(drawn, draft, plot.suffix)
+
+
+def _need_matplotlib() -> None:
+    """Refuse to draw where nothing can."""
+    if find_spec("matplotlib") is None:
+        raise Refusal('--plot needs matplotlib: pip install "scaledot[plots]"')
 
 
 # --------------------------------------------------------------------------------- scaledot info

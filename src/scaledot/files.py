@@ -177,10 +177,13 @@ class Wanted(NamedTuple):
     """The weights go into the output file."""
 
 
-def check_target(option: str, path: Path, suffix: str, inputs: Sequence[Path]) -> None:
+def check_target(
+    option: str, path: Path, suffix: str | tuple[str, ...], inputs: Sequence[Path]
+) -> None:
     """Refuse a result of the wrong kind, or one that would replace an input."""
-    if path.suffix.lower() != suffix:
-        raise Refusal(f"{option} must name a {suffix} file, got {path}")
+    suffixes = (suffix,) if isinstance(suffix, str) else suffix
+    if path.suffix.lower() not in suffixes:
+        raise Refusal(f"{option} must name a {' or '.join(suffixes)} file, got {path}")
     if path.is_dir():
         raise Refusal(f"{option} must name a file, {path} is a folder")
     if any(path.exists() and given.exists() and path.samefile(given) for given in inputs):

@@ -124,7 +124,7 @@ def _make(its: Signature) -> Tables:
     n_folded = len(heads) // max(1, len(keyed))
     n_queries, head_size = its.query[0][-2:]
     value_size = its.out[0][-1] if its.out else 0
-    is_double = frame.dtype == np.float64
+    is_double = frame.kind == "float64"
     call = np.zeros(1, CALL)
     for name, number in {
         "n_batches": len(keyed),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scaledot import cli, plots
-from scaledot.scaling import study, train
+from scaledot.scaling import Thresholds, diagnose, study, train
 
 
 def test_the_study_draws_as_the_lesson_does():
@@ -191,3 +191,114 @@ def test_plots_need_matplotlib(capsys, monkeypatch):
     code, _, err = run(capsys, "scaling", 4, "--plot", "x.png")
     assert code == 2
     assert 'pip install "scaledot[plots]"' in err
+
+
+# ----------------------------------------------------------------------------------- diagnosis
+
+
+def healthy(heads=4, n=120, size=64, seed=0):
+    return np.random.default_rng(seed).normal(size=(2, heads, n, size))
+
+
+def kinds(*arrays, **how):
+    return [finding.kind for finding in diagnose(*arrays, **how).findings]
+
+
+def test_healthy_arrays_have_no_findings():
+    query, key = healthy()
+    found = diagnose(query, key)
+    assert found.findings == ()
+    assert str(found).endswith("nothing stands out")
+    assert all(0.9 < head.spread < 1.1 for head in found.heads)
+    assert found.heads[0].spread_before == pytest.approx(8 * found.heads[0].spread)
+    assert found.suggested_scale == pytest.approx(1 / 8, rel=0.05)
+    assert kinds(query, key, causal=True) == []
+    assert kinds(query[0], key[0]) == []
+
+
+def test_a_forgotten_scale_is_found():
+    query, key = healthy()
+    found = diagnose(query, key, scale=1.0)
+    assert [finding.kind for finding in found.findings] == ["no-scale"]
+    assert "looks forgotten" in str(found)
+    assert "0.125" in str(found)
+    assert found.suggested_scale == pytest.approx(1 / 8, rel=0.05)
+
+
+def test_a_scale_of_the_wrong_size_is_found():
+    query, key = healthy(heads=16)
+    assert kinds(query, key, scale=1 / math.sqrt(16 * 64)) == ["wrong-size"]
+    assert kinds(query, key, scale=0.001) == ["spread", "uniform"]
+    assert kinds(100 * query, key)[0] == "spread"
+
+
+def test_a_head_collapsed_to_one_key_is_found():
+    query, key = healthy()
+    query[2, :, 0], key[2, 7, 0] = 30.0, 60.0
+    found = [f for f in diagnose(query, key).findings if f.kind == "collapsed"]
+    assert [finding.heads for finding in found] == [(2,)]
+
+
+def test_a_uniform_head_is_found():
+    query, key = healthy()
+    query[1] *= 1e-3
+    (finding,) = diagnose(query, key).findings
+    assert (finding.kind, finding.heads) == ("uniform", (1,))
+    assert finding.message.startswith("head 1 weighs all keys alike")
+
+
+def test_scores_that_grow_from_layer_to_layer_are_found():
+    query, key = np.random.default_rng(0).normal(size=(2, 5, 3, 90, 32))
+    growing = query * 1.3 ** np.arange(5)[:, None, None, None]
+    found = diagnose(growing, key, layers=True)
+    assert [finding.kind for finding in found.findings] == ["growing"]
+    np.testing.assert_allclose(np.divide(found.layers[1:], found.layers[:-1]), 1.3, rtol=0.05)
+    assert kinds(query, key, layers=True) == []
+    with pytest.raises(ValueError, match="`layers` needs an axis of layers before the heads"):
+        diagnose(query[0, 0], key[0, 0], layers=True)
+
+
+def test_sinks_overflow_and_clipping_are_found():
+    query, key = healthy()
+    query[..., 0], key[0, 0, 0] = 8.0, 8.0
+    (finding,) = diagnose(query, key).findings
+    assert (finding.kind, finding.heads) == ("sink", (0,))
+    assert diagnose(query, key).heads[0].sinks == (0,)
+    query, key = healthy()
+    found = diagnose(300 * query, 300 * key)
+    assert found.heads[0].overflows > 0
+    assert 0 < found.heads[0].clip < 1
+    assert {"overflow", "clip"} <= {finding.kind for finding in found.findings}
+    peak = found.heads[0].largest_score
+    assert found.heads[0].clip == pytest.approx(100 / peak)
+    none = Thresholds(cap=1e9, high_spread=1e9, saturated=1.1)
+    assert kinds(300 * query, 300 * key, thresholds=none) == ["overflow"]
+
+
+def test_rows_without_a_key_and_rows_of_nan_are_left_out():
+    query, key = healthy()
+    mask = np.ones((120, 120), bool)
+    mask[3] = False
+    query[0, 5] = np.nan
+    found = diagnose(query, key, mask=mask)
+    assert found.findings == ()
+    assert all(math.isfinite(x) for head in found.heads for x in head[:6])
+    nothing = diagnose(query, key, mask=np.zeros((120, 120), bool))
+    assert nothing.findings == ()
+    assert diagnose(query[:, :0], key).findings == ()
+
+
+def test_explain_at_the_shell(capsys, tmp_path):
+    query, key = healthy()
+    file = tmp_path / "in.npz"
+    np.savez(file, query=query, key=key, value=key)
+    code, out, _ = run(capsys, "explain", file)
+    assert code == 0
+    assert out == f"{diagnose(query, key)}\n"
+    assert all(len(line) <= 80 for line in out.splitlines())
+    code, out, _ = run(capsys, "explain", file, "--scale", 1, "--json")
+    assert code == 0
+    assert json.loads(out)["findings"][0]["kind"] == "no-scale"
+    code, _, err = run(capsys, "explain", tmp_path / "none.npz")
+    assert code == 2
+    assert "no such file" in err

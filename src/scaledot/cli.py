@@ -1,4 +1,4 @@
-"""The commands of the shell: `scaledot run`, `scaling`, `warm` and `info`."""
+"""The commands of the shell: `scaledot run`, `explain`, `scaling`, `warm` and `info`."""
 
 import io
 import json
@@ -376,6 +376,43 @@ def _warming(dtype: np.dtype[Any]) -> dict[str, list[Callable[[], object]]]:
     }
 
 
+# ------------------------------------------------------------------------------- scaledot explain
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of words.")]
+Layers = Annotated[
+    bool, typer.Option("--layers", help="The first axis counts the layers of a model.")
+]
+
+
+@app.command()
+def explain(
+    inputs: Inputs,
+    causal: Causal = False,
+    query_offset: QueryOffset = None,
+    window: Window = None,
+    scale: Scale = None,
+    softcap: Softcap = None,
+    layers: Layers = False,
+    as_json: Json = False,
+) -> None:
+    """Say what the scores of the arrays in files look like, and what to do about it.
+
+    INPUTS as for `scaledot run`. --scale is the one that your own code uses.
+    """
+    flags = {
+        "causal": causal or None,
+        "query_offset": query_offset,
+        "window": None if window is None else (_bound(window[0]), _bound(window[1])),
+        "scale": scale,
+        "softcap": softcap,
+    }
+    problem = _problem(inputs, {name: x for name, x in flags.items() if x is not None})
+    with slices.refusals():
+        found = scaledot.scaling.diagnose(problem.query, problem.key, layers=layers, **problem.how)
+    console = printing.plain_console()
+    console.print(json.dumps(found.to_dict()) if as_json else str(found))
+
+
 # ------------------------------------------------------------------------------- scaledot scaling
 
 Sizes = Annotated[list[int] | None, typer.Argument(metavar="D", hidden=True)]
@@ -395,7 +432,6 @@ Plot = Annotated[
         help="Draw the study, or with --train the losses, to a .png, .svg or .pdf file.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of tables.")]
 
 
 @app.command()

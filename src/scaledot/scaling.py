@@ -14,8 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaledot import api, checks
+from scaledot.diagnosis import Diagnosis, Finding, Head, Thresholds, diagnose
 
-__all__ = ["Curve", "Study", "StudyRow", "Training", "study", "train"]
+__all__ = [
+    "Curve",
+    "Diagnosis",
+    "Finding",
+    "Head",
+    "Study",
+    "StudyRow",
+    "Thresholds",
+    "Training",
+    "diagnose",
+    "study",
+    "train",
+]
 
 ScaleOfSize = Callable[[int], float]
 

@@ -1,0 +1,339 @@
+"""What the scores of arrays look like, head by head, and what to do about it.
+
+All numbers come from `scaledot.observe` without a value: no score matrix, no second product.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaledot import api, arrays, checks
+from scaledot.results import Array
+
+__all__ = ["Diagnosis", "Finding", "Head", "Thresholds", "diagnose"]
+
+HALF_LIMIT = 65504.0
+"""The largest finite float16 (IEEE 754)."""
+STATISTICS = ("argmax", "max_weight", "jacobian_norm", "score_std", "peak_product", "received")
+
+
+class Thresholds(NamedTuple):
+    """From where on something is worth a word; each can be set in `diagnose`."""
+
+    saturated: float = 0.99
+    """Largest weight of a row whose gradient is as good as dead: ‖Jacobian‖ ≤ 0.0198."""
+    flat: float = 0.05
+    """Spread of the scores of a row below which its weights differ by no more than some percent."""
+    most: float = 0.9
+    """Share of rows that makes a property one of the head."""
+    low_spread: float = 1 / 3
+    high_spread: float = 3.0
+    """Where the spread of scores leaves the neighbourhood of 1 that 1/√d gives random vectors
+    (Vaswani et al. 2017, section 3.2.1, footnote 4)."""
+    sink: float = 0.3
+    """Mean weight of a key over the queries that makes it a sink (Gu et al. 2024, "When Attention
+    Sink Emerges in Language Models", section 3.2)."""
+    cap: float = 100.0
+    """Largest score that QK-Clip allows (Kimi Team 2025, "Kimi K2", section 2.1)."""
+    growth: float = 1.2
+    """Factor from layer to layer by which growing scores become worth a word."""
+
+
+class Head(NamedTuple):
+    """The numbers of one head, over all batches and rows that see a key."""
+
+    spread: float
+    """Standard deviation of the scores of a row, after the scale; root of its mean square."""
+    spread_before: float
+    """The same of the products, before the scale."""
+    saturated: float
+    """Share of saturated rows."""
+    flat: float
+    """Share of flat rows."""
+    gradient: float
+    """Mean norm of the softmax Jacobian."""
+    largest_score: float
+    """Largest absolute scaled product."""
+    overflows: int
+    """Rows with a product that float16 could not hold, before the scale."""
+    one_key: float
+    """Share of rows whose largest weight is on the most frequent key."""
+    sinks: tuple[int, ...]
+    """Keys that receive far more than their share."""
+    sink_weight: float
+    """The largest mean weight of a key over the queries."""
+    clip: float
+    """QK-Clip's factor γ = min(1, cap / largest score) for the scores of this head."""
+
+
+class Finding(NamedTuple):
+    """Something worth a word."""
+
+    kind: str
+    """One of: no-scale, wrong-size, spread, collapsed, uniform, growing, overflow, sink, clip."""
+    heads: tuple[int, ...]
+    """The heads it is about; all of them where empty."""
+    message: str
+    """What it is, and what to do."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of `diagnose`: ``print`` shows a table of the heads, and the findings."""
+
+    scale: float
+    """The scale that was used."""
+    suggested_scale: float
+    """The scale that would bring the spread over all heads to 1."""
+    heads: tuple[Head, ...]
+    layers: tuple[float, ...]
+    """The spread of each layer, where the first axis counts layers."""
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything in plain types, as JSON takes it."""
+        return {
+            "scale": self.scale,
+            "suggested_scale": self.suggested_scale,
+            "heads": [head._asdict() for head in self.heads],
+            "layers": list(self.layers),
+            "findings": [finding._asdict() for finding in self.findings],
+        }
+
+    def __str__(self) -> str:
+        """Return the table and the findings."""
+        lines = [f"{'head':>4} {'spread':>8} {'unscaled':>9} {'one-hot':>8} {'flat':>5} "
+                 f"{'gradient':>9} {'largest':>9} {'sinks':>6}"]  # fmt: skip
+        for number, head in enumerate(self.heads):
+            lines.append(
+                f"{number:>4} {head.spread:>8.3g} {head.spread_before:>9.3g} "
+                f"{head.saturated:>8.0%} {head.flat:>5.0%} {head.gradient:>9.3g} "
+                f"{head.largest_score:>9.3g} {len(head.sinks):>6}"
+            )
+        lines.append(
+            f"scale {self.scale:.6g}; {self.suggested_scale:.6g} would bring the spread to 1"
+        )
+        if self.layers:
+            lines.append("spread by layer: " + " ".join(f"{x:.3g}" for x in self.layers))
+        lines += [f"- {finding.message}" for finding in self.findings]
+        return "\n".join(lines if self.findings else [*lines, "nothing stands out"])
+
+
+def diagnose(
+    query: Array,
+    key: Array,
+    *,
+    layers: bool = False,
+    thresholds: Thresholds | None = None,
+    **how: Any,
+) -> Diagnosis:
+    """Say what the scores of queries and keys look like, head by head, and what to do.
+
+    Parameters
+    ----------
+    query, key, **how
+        As for `scaledot.attention`; `scale` is the scale that your own code uses, 1/√D by default.
+    layers : bool
+        The first axis counts the layers of a model; scores that grow from layer to layer are found.
+    thresholds : Thresholds
+        From where on something is worth a word.
+
+    Returns
+    -------
+    Diagnosis
+        Numbers of each head, and findings in words, none for healthy arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `scaledot.attention`; `layers` with fewer than four axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scaledot.scaling import diagnose
+    >>> rng = np.random.default_rng(0)
+    >>> query, key = rng.normal(size=(2, 4, 100, 64))
+    >>> print(diagnose(query, key, scale=1.0).findings[0].kind)
+    no-scale
+    """
+    limits = Thresholds() if thresholds is None else thresholds
+    seen = api.observe(query, key, statistics=STATISTICS, **how)
+    found = {name: arrays.on_host(getattr(seen, name)) for name in STATISTICS}
+    shape = tuple(np.shape(query)) if not hasattr(query, "shape") else tuple(query.shape)
+    scale = how.get("scale")
+    scale = 1 / math.sqrt(max(1, shape[-1])) if scale is None else checks.real("scale", scale)
+    if layers and found["argmax"].ndim < 3:
+        raise ValueError(
+            f"`layers` needs an axis of layers before the heads, (layers, ..., H, T, D): got query "
+            f"of shape {shape}"
+        )
+    # (..., H, T) → (H, rows); received (..., H, S) → (H, batches, S)
+    rows = {name: _by_head(x).reshape(_n_heads(x), -1) for name, x in found.items()}
+    received = _by_head(found["received"])
+    received = received.reshape(len(received), -1, received.shape[-1])
+    n_queries = found["argmax"].shape[-1]
+    heads = tuple(
+        _head({n: x[h] for n, x in rows.items()}, received[h], n_queries, scale, limits)
+        for h in range(len(received))
+    )
+    spread = _root_mean_square(found["score_std"])
+    by_layer = tuple(_root_mean_square(x) for x in found["score_std"]) if layers else ()
+    findings = (
+        *_of_scale(spread, scale, shape, limits),
+        *_of_heads(heads, limits),
+        *_of_layers(by_layer, limits),
+    )
+    suggested = abs(scale) / spread if spread > 0 else scale
+    return Diagnosis(scale, suggested, heads, by_layer, findings)
+
+
+def _n_heads(x: np.ndarray) -> int:
+    """Return how many heads a statistic (..., H, T) has; (T,) is one head."""
+    return x.shape[-2] if x.ndim > 1 else 1
+
+
+def _by_head(x: np.ndarray) -> np.ndarray:
+    """Return (..., H, T) as (H, ..., T)."""
+    return np.moveaxis(x, -2, 0) if x.ndim > 1 else x[None]
+
+
+def _root_mean_square(x: np.ndarray) -> float:
+    """Return the root of the mean square of all that is a number; 0 without any."""
+    x = x[np.isfinite(x)].astype(np.float64)
+    return float(np.sqrt(np.mean(x**2))) if x.size else 0.0
+
+
+def _head(
+    rows: Mapping[str, np.ndarray],
+    received: np.ndarray,
+    n_queries: int,
+    scale: float,
+    limits: Thresholds,
+) -> Head:
+    """Return the numbers of one head, of its rows and of what its keys receive."""
+    seeing = (rows["argmax"] >= 0) & np.isfinite(rows["score_std"])
+    weight, spread = rows["max_weight"][seeing], rows["score_std"][seeing]
+    peaks, chosen = rows["peak_product"][seeing], rows["argmax"][seeing]
+    largest = float(peaks.max(initial=0.0))
+    counts = np.bincount(chosen) if chosen.size else np.zeros(1, np.int64)
+    share = (
+        np.nan_to_num(received).mean(axis=0) / max(1, n_queries) if received.size else np.zeros(1)
+    )
+    choice = spread > 0  # a row that sees a single key has nothing to choose
+
+    def part(condition: np.ndarray) -> float:
+        return float(condition[choice].mean()) if choice.any() else 0.0
+
+    return Head(
+        spread=_root_mean_square(spread),
+        spread_before=_root_mean_square(spread) / abs(scale) if scale else 0.0,
+        saturated=part(weight >= limits.saturated),
+        flat=part(spread < limits.flat),
+        gradient=float(rows["jacobian_norm"][seeing].mean()) if seeing.any() else 0.0,
+        largest_score=largest,
+        overflows=int((peaks > abs(scale) * HALF_LIMIT).sum()) if scale else 0,
+        one_key=float(counts.max() / max(1, chosen.size)),
+        sinks=tuple(np.flatnonzero(share >= limits.sink).tolist()),
+        sink_weight=float(share.max(initial=0.0)),
+        clip=min(1.0, limits.cap / largest) if largest else 1.0,
+    )
+
+
+def _of_scale(
+    spread: float, scale: float, shape: tuple[int, ...], limits: Thresholds
+) -> list[Finding]:
+    """Return what there is to say of the scale as a whole."""
+    if not spread or not scale or limits.low_spread <= spread <= limits.high_spread:
+        return []
+    size, n_heads = shape[-1], shape[-3] if len(shape) > 2 else 1
+    right = 1 / math.sqrt(size)
+    healed = spread * right / abs(scale)
+    is_healed = limits.low_spread <= healed <= limits.high_spread
+    if is_healed and spread > limits.high_spread:
+        return [
+            Finding(
+                "no-scale",
+                (),
+                f"scores spread by {spread:.3g}, with 1/sqrt({size}) they would by {healed:.3g}: "
+                f"the scale {scale:.4g} looks forgotten or too large; use {right:.4g}",
+            )
+        ]
+    width = size * n_heads
+    if is_healed and n_heads > 1 and abs(abs(scale) * math.sqrt(width) - 1) < 0.05:
+        return [
+            Finding(
+                "wrong-size",
+                (),
+                f"scores spread by {spread:.3g} only: the scale {scale:.4g} is 1/sqrt({width}), "
+                f"of the model's width; use the head size, 1/sqrt({size}) = {right:.4g}",
+            )
+        ]
+    word = "far" if spread > limits.high_spread else "little"
+    return [
+        Finding(
+            "spread",
+            (),
+            f"scores spread {word} ({spread:.3g}, about 1 is healthy); a scale of "
+            f"{abs(scale) / spread:.4g} would bring them to 1, or normalise queries and keys",
+        )
+    ]
+
+
+def _of_heads(heads: tuple[Head, ...], limits: Thresholds) -> list[Finding]:
+    """Return what there is to say of single heads."""
+    found = []
+
+    def add(kind: str, chosen: list[int], message: str) -> None:
+        if chosen:
+            found.append(Finding(kind, tuple(chosen), f"{_named(chosen)} {message}"))
+
+    numbered = list(enumerate(heads))
+    collapsed = [n for n, h in numbered if h.saturated >= limits.most and h.one_key >= limits.most]
+    add("collapsed", collapsed, "collapsed: nearly every query gives all weight to the same key; "
+        "lower the scale of its queries and keys, or start it anew")  # fmt: skip
+    uniform = [n for n, h in numbered if h.flat >= limits.most]
+    add("uniform", uniform, "weighs all keys alike: the scores hardly differ; its queries or keys "
+        "may have shrunk to nothing")  # fmt: skip
+    overflow = [n for n, h in numbered if h.overflows]
+    most = max((h.largest_score for h in heads), default=0.0)
+    add("overflow", overflow, f"would overflow in float16 before the scale (limit {HALF_LIMIT:g}): "
+        "scale the queries first, or multiply in float32 or bfloat16")  # fmt: skip
+    sinks = [n for n, h in numbered if h.sinks and n not in collapsed]
+    keys = sorted({key for n in sinks for key in heads[n].sinks})[:5]
+    add("sink", sinks, f"has keys that take {limits.sink:.0%} of the weight or more (keys "
+        f"{', '.join(map(str, keys))}): attention sinks; keep them when a cache is cut, or give "
+        "the head a learned sink")  # fmt: skip
+    clip = [n for n, h in numbered if h.clip < 1]
+    least = min((h.clip for h in heads), default=1.0)
+    add("clip", clip, f"has scores up to {most:.3g}, beyond {limits.cap:g}: QK-Clip would multiply "
+        f"its query and key projections by sqrt({least:.3g})")  # fmt: skip
+    return found
+
+
+def _named(numbers: list[int]) -> str:
+    """Return heads in words."""
+    head = "head" if len(numbers) == 1 else "heads"
+    return f"{head} {', '.join(map(str, numbers[:8]))}{' and more' if len(numbers) > 8 else ''}"
+
+
+def _of_layers(spreads: tuple[float, ...], limits: Thresholds) -> list[Finding]:
+    """Return whether scores grow from layer to layer."""
+    if len(spreads) < 2 or not all(spreads):
+        return []
+    rises = [after > before for before, after in pairwise(spreads)]
+    factor = (spreads[-1] / spreads[0]) ** (1 / (len(spreads) - 1))
+    if not all(rises) or factor < limits.growth:
+        return []
+    return [
+        Finding(
+            "growing",
+            (),
+            f"scores grow from layer to layer, by {factor:.3g} each (spread {spreads[0]:.3g} to "
+            f"{spreads[-1]:.3g}): normalise queries and keys before they are multiplied",
+        )
+    ]

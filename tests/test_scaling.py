@@ -220,8 +220,7 @@ def test_a_forgotten_scale_is_found():
     query, key = healthy()
     found = diagnose(query, key, scale=1.0)
     assert [finding.kind for finding in found.findings] == ["no-scale"]
-    assert "looks forgotten" in str(found)
-    assert "0.125" in str(found)
+    assert "looks forgotten or too large; use 0.125" in found.findings[0].message
     assert found.suggested_scale == pytest.approx(1 / 8, rel=0.05)
 
 
@@ -244,7 +243,17 @@ def test_a_uniform_head_is_found():
     query[1] *= 1e-3
     (finding,) = diagnose(query, key).findings
     assert (finding.kind, finding.heads) == ("uniform", (1,))
-    assert finding.message.startswith("head 1 weighs all keys alike")
+    assert finding.message.startswith("head 1: all keys are weighed alike")
+
+
+def test_one_head_among_healthy_ones_is_named_and_not_the_scale():
+    query, key = healthy()
+    query[3] *= 5
+    (finding,) = diagnose(query, key).findings
+    assert (finding.kind, finding.heads) == ("spread", (3,))
+    assert diagnose(query, key).suggested_scale == pytest.approx(1 / 8, rel=0.1)
+    query[0] *= 300
+    assert all(len(line) <= 80 for line in str(diagnose(query, key)).splitlines())
 
 
 def test_scores_that_grow_from_layer_to_layer_are_found():

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +89,7 @@ class Diagnosis:
     scale: float
     """The scale that was used."""
     suggested_scale: float
-    """The scale that would bring the spread over all heads to 1."""
+    """The scale that would bring the spread of the median head to 1."""
     heads: tuple[Head, ...]
     layers: tuple[float, ...]
     """The spread of each layer, where the first axis counts layers."""
@@ -119,8 +120,9 @@ class Diagnosis:
         )
         if self.layers:
             lines.append("spread by layer: " + " ".join(f"{x:.3g}" for x in self.layers))
-        lines += [f"- {finding.message}" for finding in self.findings]
-        return "\n".join(lines if self.findings else [*lines, "nothing stands out"])
+        for finding in self.findings or [Finding("", (), "nothing stands out")]:
+            lines.append(fill(finding.message, 80, initial_indent="- ", subsequent_indent="  "))
+        return "\n".join(lines)
 
 
 def diagnose(
@@ -181,11 +183,11 @@ def diagnose(
         _head({n: x[h] for n, x in rows.items()}, received[h], n_queries, scale, limits)
         for h in range(len(received))
     )
-    spread = _root_mean_square(found["score_std"])
+    spread = float(np.median([head.spread for head in heads])) if heads else 0.0
     by_layer = tuple(_root_mean_square(x) for x in found["score_std"]) if layers else ()
     findings = (
         *_of_scale(spread, scale, shape, limits),
-        *_of_heads(heads, limits),
+        *_of_heads(heads, limits, spread),
         *_of_layers(by_layer, limits),
     )
     suggested = abs(scale) / spread if spread > 0 else scale
@@ -284,35 +286,44 @@ def _of_scale(
     ]
 
 
-def _of_heads(heads: tuple[Head, ...], limits: Thresholds) -> list[Finding]:
-    """Return what there is to say of single heads."""
+def _of_heads(heads: tuple[Head, ...], limits: Thresholds, typical: float) -> list[Finding]:
+    """Return what there is to say of single heads; the typical spread is that of the median."""
     found = []
+    numbered = list(enumerate(heads))
 
     def add(kind: str, chosen: list[int], message: str) -> None:
         if chosen:
-            found.append(Finding(kind, tuple(chosen), f"{_named(chosen)} {message}"))
+            found.append(Finding(kind, tuple(chosen), f"{_named(chosen)}: {message}"))
 
-    numbered = list(enumerate(heads))
     collapsed = [n for n, h in numbered if h.saturated >= limits.most and h.one_key >= limits.most]
-    add("collapsed", collapsed, "collapsed: nearly every query gives all weight to the same key; "
-        "lower the scale of its queries and keys, or start it anew")  # fmt: skip
+    add("collapsed", collapsed, "nearly every query gives all its weight to the same key; shrink "
+        "the queries and keys of the head, or start it anew")  # fmt: skip
     uniform = [n for n, h in numbered if h.flat >= limits.most]
-    add("uniform", uniform, "weighs all keys alike: the scores hardly differ; its queries or keys "
-        "may have shrunk to nothing")  # fmt: skip
+    add("uniform", uniform, "all keys are weighed alike, because the scores hardly differ; queries "
+        "or keys may have shrunk to nothing")  # fmt: skip
+    if limits.low_spread <= typical <= limits.high_spread:  # else the scale as a whole is named
+        far = [n for n, h in numbered if h.spread > limits.high_spread and n not in collapsed]
+        add("spread", far, f"scores spread far, up to {_most(heads, far, 'spread'):.3g} where the "
+            f"other heads have about {typical:.3g}; normalise queries and keys")  # fmt: skip
     overflow = [n for n, h in numbered if h.overflows]
-    most = max((h.largest_score for h in heads), default=0.0)
-    add("overflow", overflow, f"would overflow in float16 before the scale (limit {HALF_LIMIT:g}): "
-        "scale the queries first, or multiply in float32 or bfloat16")  # fmt: skip
+    add("overflow", overflow, f"products would overflow float16 (beyond {HALF_LIMIT:g}) before the "
+        "scale; scale the queries first, or multiply in float32 or bfloat16")  # fmt: skip
     sinks = [n for n, h in numbered if h.sinks and n not in collapsed]
     keys = sorted({key for n in sinks for key in heads[n].sinks})[:5]
-    add("sink", sinks, f"has keys that take {limits.sink:.0%} of the weight or more (keys "
-        f"{', '.join(map(str, keys))}): attention sinks; keep them when a cache is cut, or give "
-        "the head a learned sink")  # fmt: skip
+    add("sink", sinks, f"attention sinks, keys that take {limits.sink:.0%} of the weight or more "
+        f"(keys {', '.join(map(str, keys))}); keep them when a cache is cut, or give the head a "
+        "learned sink")  # fmt: skip
     clip = [n for n, h in numbered if h.clip < 1]
-    least = min((h.clip for h in heads), default=1.0)
-    add("clip", clip, f"has scores up to {most:.3g}, beyond {limits.cap:g}: QK-Clip would multiply "
-        f"its query and key projections by sqrt({least:.3g})")  # fmt: skip
+    peak = _most(heads, clip, "largest_score")
+    add("clip", clip, f"scores up to {peak:.3g}, beyond {limits.cap:g}; QK-Clip would multiply the "
+        f"query and key projections by sqrt({limits.cap:g} / {peak:.3g}) = "
+        f"{math.sqrt(min(1.0, limits.cap / peak)) if peak else 1.0:.3g}")  # fmt: skip
     return found
+
+
+def _most(heads: tuple[Head, ...], chosen: list[int], field: str) -> float:
+    """Return the largest number of some heads; 0 without any."""
+    return max((float(getattr(heads[n], field)) for n in chosen), default=0.0)
 
 
 def _named(numbers: list[int]) -> str:

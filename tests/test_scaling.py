@@ -220,7 +220,7 @@ def test_a_forgotten_scale_is_found():
     query, key = healthy()
     found = diagnose(query, key, scale=1.0)
     assert [finding.kind for finding in found.findings] == ["no-scale"]
-    assert "looks forgotten or too large; use 0.125" in found.findings[0].message
+    assert "looks forgotten or too large; use 1/sqrt(64) = 0.125" in found.findings[0].message
     assert found.suggested_scale == pytest.approx(1 / 8, rel=0.05)
 
 
@@ -228,6 +228,7 @@ def test_a_scale_of_the_wrong_size_is_found():
     query, key = healthy(heads=16)
     assert kinds(query, key, scale=1 / math.sqrt(16 * 64)) == ["wrong-size"]
     assert kinds(query, key, scale=0.001) == ["spread", "uniform"]
+    assert "is too small; use 1/sqrt(64)" in diagnose(query, key, scale=0.001).findings[0].message
     assert kinds(100 * query, key)[0] == "spread"
 
 
@@ -290,11 +291,53 @@ def test_rows_without_a_key_and_rows_of_nan_are_left_out():
     mask[3] = False
     query[0, 5] = np.nan
     found = diagnose(query, key, mask=mask)
-    assert found.findings == ()
+    assert [finding.kind for finding in found.findings] == ["not-finite"]
     assert all(math.isfinite(x) for head in found.heads for x in head[:6])
+    assert [head.unsound for head in found.heads] == [1, 0, 0, 0]
     nothing = diagnose(query, key, mask=np.zeros((120, 120), bool))
     assert nothing.findings == ()
     assert diagnose(query[:, :0], key).findings == ()
+
+
+def test_dead_and_unsound_arrays_are_not_called_healthy():
+    query, key = healthy()
+    for dead in (diagnose(0 * query, key), diagnose(query, key[:, :1] + 0 * key)):
+        assert [finding.kind for finding in dead.findings] == ["uniform"]
+        assert dead.suggested_scale is None
+    assert "would bring" not in str(dead)
+    assert [f.kind for f in diagnose(query * np.nan, key).findings] == ["not-finite"]
+    large = diagnose(1e10 * query.astype("f"), 1e11 * key.astype("f"))
+    assert {"overflow", "clip"} <= {finding.kind for finding in large.findings}
+    query[1, 4] = np.inf
+    (finding,) = diagnose(query, key).findings
+    assert (finding.kind, finding.heads) == ("not-finite", (1,))
+    assert "1 rows" in finding.message
+
+
+def test_few_rows_or_keys_say_nothing_of_a_head():
+    for n_queries, n_keys in ((1, 8), (50, 1), (50, 3), (5, 5)):
+        query, key = healthy(n=50)
+        assert kinds(query[:, :n_queries], key[:, :n_keys]) == []
+        assert kinds(query[:, :n_queries], key[:, :n_keys], causal=True) == []
+
+
+def test_padding_hides_no_sink_and_no_layout_is_refused():
+    query, key = healthy()
+    query[..., 0], key[0, 0, 0] = 8.0, 8.0
+    padded = np.concatenate([query, np.zeros((4, 300, 64))], axis=1)
+    assert kinds(padded, key, query_lengths=120) == ["sink"]
+    for shape in ((4, 0, 64), (0, 9, 64), (2, 0, 9, 64), (0, 2, 9, 64)):
+        nothing = np.zeros(shape)
+        assert diagnose(nothing, nothing).findings == ()
+    assert kinds(query[:, :, :0], key[:, :, :0]) == ["uniform"]
+
+
+def test_a_bias_that_sets_keys_apart_is_not_called_uniform():
+    query, key = healthy(n=20)
+    away = np.abs(np.arange(20)[:, None] - np.arange(20))
+    assert kinds(0.001 * query, key, bias=-5.0 * away) == []
+    assert kinds(0.001 * query, key) == ["uniform"]
+    assert diagnose(query, key, scale=-1.0).suggested_scale < 0
 
 
 def test_explain_at_the_shell(capsys, tmp_path):

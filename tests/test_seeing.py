@@ -135,6 +135,17 @@ def test_scores_that_are_not_finite_stay_in_their_rows():
             np.testing.assert_array_equal(seen.top_k.indices[0, [7, 20]], -1)
 
 
+def test_products_that_overflow_or_are_infinite_beneath_a_cap():
+    query, key = np.ones((1, 4), np.float32), np.ones((150, 4), np.float32)
+    key[2] = -np.inf
+    for how in ({"softcap": 2.0}, {"softcap": 2.0, "scale": -1.0}):
+        got, want = (observe(query, key, engine=e, **how) for e in ("fused", "textbook"))
+        np.testing.assert_array_equal(got.score_mean, want.score_mean)
+    query, key = (1e10 * x for x in draw((1, 16), (50, 16)))
+    got, want = (observe(query, key, engine=e) for e in ("fused", "textbook"))
+    np.testing.assert_array_equal(got.score_std, want.score_std)
+
+
 @pytest.mark.parametrize("asked", ["entropy", "received", "top_k"])
 def test_statistics_of_long_sequences_need_little_memory(asked):
     n = 16_384

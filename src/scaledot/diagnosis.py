@@ -19,7 +19,10 @@ __all__ = ["Diagnosis", "Finding", "Head", "Thresholds", "diagnose"]
 
 HALF_LIMIT = 65504.0
 """The largest finite float16 (IEEE 754)."""
-STATISTICS = ("argmax", "max_weight", "jacobian_norm", "score_std", "peak_product", "received")
+STATISTICS = (
+    "max_score", "argmax", "max_weight", "effective_keys", "jacobian_norm", "score_std",
+    "peak_product", "received",
+)  # fmt: skip
 
 
 class Thresholds(NamedTuple):
@@ -42,6 +45,8 @@ class Thresholds(NamedTuple):
     """Largest score that QK-Clip allows (Kimi Team 2025, "Kimi K2", section 2.1)."""
     growth: float = 1.2
     """Factor from layer to layer by which growing scores become worth a word."""
+    least: int = 16
+    """Rows, and for sinks keys, that it takes to say something of a head."""
 
 
 class Head(NamedTuple):
@@ -54,7 +59,7 @@ class Head(NamedTuple):
     saturated: float
     """Share of saturated rows."""
     flat: float
-    """Share of flat rows."""
+    """Share of rows that weigh all keys alike: scores and weights hardly differ."""
     gradient: float
     """Mean norm of the softmax Jacobian."""
     largest_score: float
@@ -67,6 +72,10 @@ class Head(NamedTuple):
     """Keys that receive far more than their share."""
     sink_weight: float
     """The largest mean weight of a key over the queries."""
+    rows: int
+    """Rows that see a key, and neither NaN nor infinity."""
+    unsound: int
+    """Rows that see a NaN or an infinite score; they are left out of all other numbers."""
     clip: float
     """QK-Clip's factor γ = min(1, cap / largest score) for the scores of this head."""
 
@@ -75,7 +84,8 @@ class Finding(NamedTuple):
     """Something worth a word."""
 
     kind: str
-    """One of: no-scale, wrong-size, spread, collapsed, uniform, growing, overflow, sink, clip."""
+    """One of: no-scale, wrong-size, spread, collapsed, uniform, growing, overflow, sink, clip,
+    not-finite."""
     heads: tuple[int, ...]
     """The heads it is about; all of them where empty."""
     message: str
@@ -88,8 +98,9 @@ class Diagnosis:
 
     scale: float
     """The scale that was used."""
-    suggested_scale: float
-    """The scale that would bring the spread of the median head to 1."""
+    suggested_scale: float | None
+    """The scale that would bring the spread of the median head to 1; None where scores hardly
+    differ, so that none would."""
     heads: tuple[Head, ...]
     layers: tuple[float, ...]
     """The spread of each layer, where the first axis counts layers."""
@@ -115,9 +126,9 @@ class Diagnosis:
                 f"{head.saturated:>8.0%} {head.flat:>5.0%} {head.gradient:>9.3g} "
                 f"{head.largest_score:>9.3g} {len(head.sinks):>6}"
             )
-        lines.append(
-            f"scale {self.scale:.6g}; {self.suggested_scale:.6g} would bring the spread to 1"
-        )
+        lines.append(f"scale {self.scale:.6g}")
+        if self.suggested_scale is not None:
+            lines[-1] += f"; {self.suggested_scale:.6g} would bring the spread to 1"
         if self.layers:
             lines.append("spread by layer: " + " ".join(f"{x:.3g}" for x in self.layers))
         for finding in self.findings or [Finding("", (), "nothing stands out")]:
@@ -174,29 +185,21 @@ def diagnose(
             f"`layers` needs an axis of layers before the heads, (layers, ..., H, T, D): got query "
             f"of shape {shape}"
         )
-    # (..., H, T) → (H, rows); received (..., H, S) → (H, batches, S)
-    rows = {name: _by_head(x).reshape(_n_heads(x), -1) for name, x in found.items()}
-    received = _by_head(found["received"])
-    received = received.reshape(len(received), -1, received.shape[-1])
-    n_queries = found["argmax"].shape[-1]
+    received = _by_head(found.pop("received"))  # (H, ..., S)
+    rows = {name: _by_head(x) for name, x in found.items()}  # (H, ..., T)
     heads = tuple(
-        _head({n: x[h] for n, x in rows.items()}, received[h], n_queries, scale, limits)
+        _head({name: x[h].reshape(-1) for name, x in rows.items()}, received[h], scale, limits)
         for h in range(len(received))
     )
     spread = float(np.median([head.spread for head in heads])) if heads else 0.0
     by_layer = tuple(_root_mean_square(x) for x in found["score_std"]) if layers else ()
     findings = (
-        *_of_scale(spread, scale, shape, limits),
+        *_of_scale(spread, scale, shape, limits, is_biased=how.get("bias") is not None),
         *_of_heads(heads, limits, spread),
         *_of_layers(by_layer, limits),
     )
-    suggested = abs(scale) / spread if spread > 0 else scale
+    suggested = scale / spread if scale and spread >= limits.flat * abs(scale) else None
     return Diagnosis(scale, suggested, heads, by_layer, findings)
-
-
-def _n_heads(x: np.ndarray) -> int:
-    """Return how many heads a statistic (..., H, T) has; (T,) is one head."""
-    return x.shape[-2] if x.ndim > 1 else 1
 
 
 def _by_head(x: np.ndarray) -> np.ndarray:
@@ -211,22 +214,22 @@ def _root_mean_square(x: np.ndarray) -> float:
 
 
 def _head(
-    rows: Mapping[str, np.ndarray],
-    received: np.ndarray,
-    n_queries: int,
-    scale: float,
-    limits: Thresholds,
+    rows: Mapping[str, np.ndarray], received: np.ndarray, scale: float, limits: Thresholds
 ) -> Head:
-    """Return the numbers of one head, of its rows and of what its keys receive."""
-    seeing = (rows["argmax"] >= 0) & np.isfinite(rows["score_std"])
-    weight, spread = rows["max_weight"][seeing], rows["score_std"][seeing]
-    peaks, chosen = rows["peak_product"][seeing], rows["argmax"][seeing]
-    largest = float(peaks.max(initial=0.0))
-    counts = np.bincount(chosen) if chosen.size else np.zeros(1, np.int64)
-    share = (
-        np.nan_to_num(received).mean(axis=0) / max(1, n_queries) if received.size else np.zeros(1)
-    )
-    choice = spread > 0  # a row that sees a single key has nothing to choose
+    """Return the numbers of one head, of its rows (rows,) and of what its keys receive (..., S)."""
+    unsound = np.isnan(rows["max_score"])
+    seeing = ~unsound & (rows["max_score"] > -np.inf)
+    seen = {name: x[seeing] for name, x in rows.items()}
+    n_rows, spread, weight = int(seeing.sum()), seen["score_std"], seen["max_weight"]
+    largest = float(seen["peak_product"].max(initial=0.0))
+    counts = np.bincount(seen["argmax"]) if n_rows else np.zeros(1, np.int64)
+    # A row with a single key has nothing to choose: its weight is 1, and its scores do not spread.
+    choice = (weight < 1) | (spread > 0)
+    # Alike are scores that hardly differ, and weights too: a bias may set them apart.
+    even = (weight * seen["effective_keys"] < 1.5) & (weight <= 0.5 + limits.flat)
+    n_keys = received.shape[-1]
+    share = np.nan_to_num(received).sum(axis=tuple(range(received.ndim - 1))) / max(1, n_rows)
+    is_much = share >= limits.sink if min(n_rows, n_keys) >= limits.least else share < 0
 
     def part(condition: np.ndarray) -> float:
         return float(condition[choice].mean()) if choice.any() else 0.0
@@ -235,53 +238,59 @@ def _head(
         spread=_root_mean_square(spread),
         spread_before=_root_mean_square(spread) / abs(scale) if scale else 0.0,
         saturated=part(weight >= limits.saturated),
-        flat=part(spread < limits.flat),
-        gradient=float(rows["jacobian_norm"][seeing].mean()) if seeing.any() else 0.0,
+        flat=part((spread < limits.flat) & even),
+        gradient=float(seen["jacobian_norm"].mean()) if n_rows else 0.0,
         largest_score=largest,
-        overflows=int((peaks > abs(scale) * HALF_LIMIT).sum()) if scale else 0,
-        one_key=float(counts.max() / max(1, chosen.size)),
-        sinks=tuple(np.flatnonzero(share >= limits.sink).tolist()),
+        overflows=int((seen["peak_product"] > abs(scale) * HALF_LIMIT).sum()) if scale else 0,
+        one_key=float(counts.max() / max(1, n_rows)),
+        sinks=tuple(np.flatnonzero(is_much).tolist()),
         sink_weight=float(share.max(initial=0.0)),
+        rows=n_rows,
+        unsound=int(unsound.sum()),
         clip=min(1.0, limits.cap / largest) if largest else 1.0,
     )
 
 
 def _of_scale(
-    spread: float, scale: float, shape: tuple[int, ...], limits: Thresholds
+    spread: float, scale: float, shape: tuple[int, ...], limits: Thresholds, *, is_biased: bool
 ) -> list[Finding]:
     """Return what there is to say of the scale as a whole."""
     if not spread or not scale or limits.low_spread <= spread <= limits.high_spread:
         return []
     size, n_heads = shape[-1], shape[-3] if len(shape) > 2 else 1
-    right = 1 / math.sqrt(size)
-    healed = spread * right / abs(scale)
+    right = math.copysign(1 / math.sqrt(size), scale)
+    healed = spread * right / scale
     is_healed = limits.low_spread <= healed <= limits.high_spread
+    remedy = f"use 1/sqrt({size}) = {right:.4g}"
     if is_healed and spread > limits.high_spread:
         return [
             Finding(
                 "no-scale",
                 (),
                 f"scores spread by {spread:.3g}, with 1/sqrt({size}) they would by {healed:.3g}: "
-                f"the scale {scale:.4g} looks forgotten or too large; use {right:.4g}",
+                f"the scale {scale:.4g} looks forgotten or too large; {remedy}",
             )
         ]
-    width = size * n_heads
-    if is_healed and n_heads > 1 and abs(abs(scale) * math.sqrt(width) - 1) < 0.05:
+    if is_healed:
+        width = size * n_heads
+        is_width = n_heads > 1 and abs(abs(scale) * math.sqrt(width) - 1) < 0.05
+        origin = f"is 1/sqrt({width}), that of the model's width" if is_width else "is too small"
         return [
             Finding(
-                "wrong-size",
+                "wrong-size" if is_width else "spread",
                 (),
-                f"scores spread by {spread:.3g} only: the scale {scale:.4g} is 1/sqrt({width}), "
-                f"of the model's width; use the head size, 1/sqrt({size}) = {right:.4g}",
+                f"scores spread by {spread:.3g} only: the scale {scale:.4g} {origin}; {remedy}",
             )
         ]
+    if spread < limits.low_spread and (is_biased or spread < limits.flat):
+        return []  # a bias may do the work; heads whose scores hardly differ are named themselves
     word = "far" if spread > limits.high_spread else "little"
     return [
         Finding(
             "spread",
             (),
             f"scores spread {word} ({spread:.3g}, about 1 is healthy); a scale of "
-            f"{abs(scale) / spread:.4g} would bring them to 1, or normalise queries and keys",
+            f"{scale / spread:.4g} would bring them to 1, or normalise queries and keys",
         )
     ]
 
@@ -289,12 +298,15 @@ def _of_scale(
 def _of_heads(heads: tuple[Head, ...], limits: Thresholds, typical: float) -> list[Finding]:
     """Return what there is to say of single heads; the typical spread is that of the median."""
     found = []
-    numbered = list(enumerate(heads))
+    numbered = [(n, head) for n, head in enumerate(heads) if head.rows >= limits.least]
 
     def add(kind: str, chosen: list[int], message: str) -> None:
         if chosen:
             found.append(Finding(kind, tuple(chosen), f"{_named(chosen)}: {message}"))
 
+    unsound = [n for n, head in enumerate(heads) if head.unsound]
+    add("not-finite", unsound, f"{sum(heads[n].unsound for n in unsound)} rows see a NaN or an "
+        "infinite score and are left out of all other numbers; look for what made it")  # fmt: skip
     collapsed = [n for n, h in numbered if h.saturated >= limits.most and h.one_key >= limits.most]
     add("collapsed", collapsed, "nearly every query gives all its weight to the same key; shrink "
         "the queries and keys of the head, or start it anew")  # fmt: skip
@@ -315,9 +327,9 @@ def _of_heads(heads: tuple[Head, ...], limits: Thresholds, typical: float) -> li
         "learned sink")  # fmt: skip
     clip = [n for n, h in numbered if h.clip < 1]
     peak = _most(heads, clip, "largest_score")
-    add("clip", clip, f"scores up to {peak:.3g}, beyond {limits.cap:g}; QK-Clip would multiply the "
-        f"query and key projections by sqrt({limits.cap:g} / {peak:.3g}) = "
-        f"{math.sqrt(min(1.0, limits.cap / peak)) if peak else 1.0:.3g}")  # fmt: skip
+    add("clip", clip, f"scores up to {peak:.3g}, beyond {limits.cap:g}; QK-Clip would multiply "
+        f"query and key projections by sqrt({limits.cap:g} / the largest score of the head), down "
+        f"to {math.sqrt(min(1.0, limits.cap / peak)) if peak else 1.0:.3g}")  # fmt: skip
     return found
 
 

@@ -271,16 +271,19 @@ def measure(n, block, hides, its, x, lanes, one):
             peak, n_seen = fold_larger(peaks, peak), splat(1.0 * n, one)
         n_all = add(n_before, n_seen)
         away = div(sums, larger(n_seen, unit))
+        infinity = splat(np.inf, one)
         deviation = larger(zero, sub(sums_2, mul(sums, away)))
+        deviation = same(sums_2, infinity, infinity, deviation)  # not inf - inf
         share, away = div(n_seen, larger(n_all, unit)), sub(away, offset)
-        deviation = fma(mul(away, away), mul(n_before, share), deviation)
+        deviation = fma(mul(away, mul(n_before, share)), away, deviation)
         deviation = add(loads(x, its.at_squares + lane, one), deviation)
         stores(x, its.at_squares + lane, 0, deviation, one)
         # The pivot follows the mean; what its rounding leaves stays in the offset.
         offset = fma(away, share, offset)
-        mean = add(pivot, offset)
+        mean = seen(add(pivot, offset), pivot, pivot)  # once -inf, always -inf
+        offset = seen(sub(offset, sub(mean, pivot)), mean, zero)
         stores(x, its.at_pivot + lane, 0, mean, one)
-        stores(x, its.at_offset + lane, 0, sub(offset, sub(mean, pivot)), one)
+        stores(x, its.at_offset + lane, 0, offset, one)
         stores(x, its.at_count + lane, 0, n_all, one)
         stores(x, its.at_peak + lane, 0, peak, one)
         old = loads(x, its.at_shrink + lane, one)

@@ -219,7 +219,8 @@ def _n_tiles(n_rows: int, lanes: int) -> int:
 def _plan_scratch(call: Any, lanes: int, is_half: bool, wanted: Wanted | None) -> int:
     """Note where everything lies in the scratch of floats, and return how much that is."""
     full = FULL_TILE * lanes
-    block, head, size = int(call["block_keys"]), int(call["head_size"]), int(call["value_size"])
+    block = -(-int(call["block_keys"]) // lanes) * lanes
+    head, size = int(call["head_size"]), int(call["value_size"])
     rooms = {
         "row_max": full,
         "row_sum": full,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_the_study_in_words_and_in_json():
         ({"dims": (4.0,)}, TypeError, "`dims` must be an int, got float"),
         ({"n_pairs": 0}, ValueError, "`n_pairs` must be at least 1"),
         ({"n_keys": True}, TypeError, "`n_keys` must be an int"),
-        ({"scales": ("sqrt",)}, ValueError, "unknown scales 'sqrt'.*valid are: none"),
+        ({"scales": ("sqrt",)}, ValueError, "unknown scale 'sqrt'.*valid are: none"),
         ({"scales": (lambda d: math.inf,)}, ValueError, "must be finite"),
     ],
 )
@@ -187,6 +188,10 @@ def test_what_scaling_refuses_at_the_shell(capsys, arguments, message):
 
 
 def test_plots_need_matplotlib(capsys, monkeypatch):
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "matplotlib.figure", None)
+        with pytest.raises(ModuleNotFoundError, match=r'pip install "scaledot\[plots\]"'):
+            plots.study(study(dims=(4,), n_pairs=9))
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
     code, _, err = run(capsys, "scaling", 4, "--plot", "x.png")
     assert code == 2

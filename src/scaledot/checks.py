@@ -40,6 +40,13 @@ def option(name: str) -> None:
         unknown("option", name, OPTIONS, TypeError)
 
 
+def library_missing(what: str, name: str, extra: str, cause: Exception) -> NoReturn:
+    """Refuse what needs a library that is not installed."""
+    raise ModuleNotFoundError(
+        f'{what} needs {name}, which is not installed: pip install "scaledot[{extra}]"', name=name
+    ) from cause
+
+
 def unknown(what: str, name: object, known: Iterable[str], error: type[Exception]) -> NoReturn:
     """Refuse a name, listing the valid ones and the nearest."""
     known = list(known)

@@ -203,20 +203,20 @@ def run(
     Shapes: query (..., H, T, D), key (..., G, S, D), value (..., G, S, E), or two axes only.
     """
     wanted = _wanted(inputs, output, weights_to, without_weights=no_weights)
-    flags = {
-        "causal": causal or None,
-        "query_offset": query_offset,
-        "window": None if window is None else (_bound(window[0]), _bound(window[1])),
-        "key_lengths": key_lengths,
-        "query_lengths": query_lengths,
-        "scale": scale,
-        "softcap": softcap,
-        "engine": engine,
-        "threads": threads,
-    }
+    flags = _given(
+        causal=causal or None,
+        query_offset=query_offset,
+        window=_window(window),
+        key_lengths=key_lengths,
+        query_lengths=query_lengths,
+        scale=scale,
+        softcap=softcap,
+        engine=engine,
+        threads=threads,
+    )
     console = printing.plain_console()
     names = _statistics(statistics, top_k)
-    problem = _problem(inputs, {name: x for name, x in flags.items() if x is not None})
+    problem = _problem(inputs, flags)
     problem = problem._replace(statistics=names, k=8 if top_k is None else top_k)
     printing.print_problem(console, inputs, problem)
     plan = slices.plan(problem)
@@ -253,6 +253,16 @@ def _stored(problem: slices.Problem) -> list[str]:
     if "top_k" in problem.statistics:
         more += ["top_k_values", "top_k_indices"]
     return names + more
+
+
+def _given(**flags: Any) -> dict[str, Any]:
+    """Return the flags that were given."""
+    return {name: x for name, x in flags.items() if x is not None}
+
+
+def _window(sides: tuple[str, str] | None) -> tuple[int | None, int | None] | None:
+    """Return the window that --window names."""
+    return None if sides is None else (_bound(sides[0]), _bound(sides[1]))
 
 
 def _bound(text: str) -> int | None:
@@ -399,14 +409,14 @@ def explain(
 
     INPUTS as for `scaledot run`. --scale is the one that your own code uses.
     """
-    flags = {
-        "causal": causal or None,
-        "query_offset": query_offset,
-        "window": None if window is None else (_bound(window[0]), _bound(window[1])),
-        "scale": scale,
-        "softcap": softcap,
-    }
-    problem = _problem(inputs, {name: x for name, x in flags.items() if x is not None})
+    flags = _given(
+        causal=causal or None,
+        query_offset=query_offset,
+        window=_window(window),
+        scale=scale,
+        softcap=softcap,
+    )
+    problem = _problem(inputs, flags)
     with slices.refusals():
         found = scaledot.scaling.diagnose(problem.query, problem.key, layers=layers, **problem.how)
     console = printing.plain_console()

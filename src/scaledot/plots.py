@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scaledot import checks
 from scaledot.scaling import Study, Training
 
 if TYPE_CHECKING:
@@ -131,7 +132,10 @@ def save(ax: "Axes", file: str | Path, suffix: str | None = None) -> None:
 
 def _axes(n: int, size: tuple[float, float]) -> "list[Axes]":
     """Return axes side by side, in a figure that no window manager knows of."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        checks.library_missing("a picture", "matplotlib", "plots", error)
 
     return list(Figure(figsize=size, layout="constrained").subplots(1, n, squeeze=False)[0])
 

@@ -193,7 +193,7 @@ def _named(scale: str | ScaleOfSize) -> tuple[str, ScaleOfSize]:
     """Return a scale with its name."""
     if callable(scale):
         return getattr(scale, "__name__", repr(scale)), scale
-    return scale, SCALES[checks.choice("scales", scale, tuple(SCALES))]
+    return scale, SCALES[checks.choice("scale", scale, tuple(SCALES))]
 
 
 def _row(

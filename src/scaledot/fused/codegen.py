@@ -86,6 +86,11 @@ class Code:
         data = self.context.make_array(array_type)(self.context, self.b, array).data
         return self.b.gep(data, [index])
 
+    def row(self, at_type: Any, at: Any, i: Any, lane: int, column: Any) -> Any:
+        """Return the place of the row of a lane, at[i + lane], at a column."""
+        start = self.b.load(self.pointer(at_type, at, self.b.add(i, I64(lane))))
+        return self.b.add(start, column)
+
     def call(self, name: str, *arguments: Any, result: Any = None) -> Any:
         """Call an LLVM intrinsic on vectors."""
         kind = result or arguments[0].type

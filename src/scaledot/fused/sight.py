@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 
 from scaledot.fused.codegen import I32, I64, VECTORS, Code, unpack
-from scaledot.fused.simd import elementwise, narrow, word
+from scaledot.fused.simd import elementwise, twin_scatter, word
 
 INFINITE = float("-inf")
 
@@ -194,21 +194,15 @@ def lowest(typing, bits):
     return types.int64(types.int64), generate
 
 
-def _twin_stream(a, at, i, column, rows):
-    n = len(rows[0])
-    for lane in range(n):
-        place = at[i + lane] + column
-        a[place : place + n] = narrow(np.array([row[lane] for row in rows]), a.dtype)
-
-
-@word(_twin_stream)
+@word(twin_scatter)
 def stream(typing, a, at, i, column, rows):
     """Write LANES vectors as `scatter` does, past the caches: each to a whole line of memory."""
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, rows.dtype)
         for lane, vector in enumerate(code.transpose(unpack(builder, arguments[4]))):
-            code.stream(a, arguments[0], _row(code, at, arguments, lane), vector)
+            place = code.row(at, arguments[1], arguments[2], lane, arguments[3])
+            code.stream(a, arguments[0], place, vector)
         return context.get_dummy_value()
 
     return types.void(a, at, types.intp, types.intp, rows), generate
@@ -228,14 +222,9 @@ def scatter_add(typing, a, at, i, column, rows):
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, rows.dtype)
         for lane, vector in enumerate(code.transpose(unpack(builder, arguments[4]))):
-            pointer = code.pointer(a, arguments[0], _row(code, at, arguments, lane))
+            place = code.row(at, arguments[1], arguments[2], lane, arguments[3])
+            pointer = code.pointer(a, arguments[0], place)
             code.store(a.dtype, builder.fadd(code.load(a.dtype, pointer), vector), pointer)
         return context.get_dummy_value()
 
     return types.void(a, at, types.intp, types.intp, rows), generate
-
-
-def _row(code, at, arguments, lane):
-    """Return the place of a lane's row, at a column."""
-    place = code.b.add(arguments[2], I64(lane))
-    return code.b.add(code.b.load(code.pointer(at, arguments[1], place)), arguments[3])

@@ -488,13 +488,13 @@ def within(typing, x, key, bounds, i, far):
     return x(x, types.intp, bounds, types.intp, types.intp), generate
 
 
-def _twin_gather(a, at, i, column, like):
+def _twin_transposed(a, at, i, column, like):
     n = len(like[0])
     rows = [widen(a[at[i + lane] + column : at[i + lane] + column + n]) for lane in range(n)]
     return tuple(np.stack(rows, axis=1).astype(like[0].dtype))
 
 
-@word(_twin_gather)
+@word(_twin_transposed)
 def transposed(typing, a, at, i, column, like):
     """Return LANES vectors: lane l of the p-th is a[at[i + l] + column + p]."""
 
@@ -502,34 +502,29 @@ def transposed(typing, a, at, i, column, like):
         code, n = Code(context, builder, like.dtype), like.dtype.lanes
         rows = []
         for lane in range(n):
-            place = builder.load(
-                code.pointer(at, arguments[1], builder.add(arguments[2], I64(lane)))
-            )
-            place = builder.add(place, arguments[3])
+            place = code.row(at, arguments[1], arguments[2], lane, arguments[3])
             rows.append(code.load(a.dtype, code.pointer(a, arguments[0], place)))
         return context.make_tuple(builder, signature.return_type, code.transpose(rows))
 
     return pack_of(like.dtype, like.dtype.lanes)(a, at, types.intp, types.intp, like), generate
 
 
-def _twin_scatter(a, at, i, column, rows):
+def twin_scatter(a, at, i, column, rows):
+    """Write the rows of lanes: the twin of `scatter`, and of what writes past the caches."""
     n = len(rows[0])
     for lane in range(n):
         place = at[i + lane] + column
         a[place : place + n] = narrow(np.array([row[lane] for row in rows]), a.dtype)
 
 
-@word(_twin_scatter)
+@word(twin_scatter)
 def scatter(typing, a, at, i, column, rows):
     """Write LANES vectors so that lane l of the p-th becomes a[at[i + l] + column + p]."""
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, rows.dtype)
         for lane, vector in enumerate(code.transpose(unpack(builder, arguments[4]))):
-            place = builder.load(
-                code.pointer(at, arguments[1], builder.add(arguments[2], I64(lane)))
-            )
-            place = builder.add(place, arguments[3])
+            place = code.row(at, arguments[1], arguments[2], lane, arguments[3])
             code.store(a.dtype, vector, code.pointer(a, arguments[0], place))
         return context.get_dummy_value()
 

@@ -212,6 +212,21 @@ def test_groups_share_tiles(heads):
     )
 
 
+@pytest.mark.parametrize("heads", [2, 3, 6])
+def test_rows_of_a_bias_that_all_heads_share_go_together(heads):
+    """Tiles go row by row through all heads; 288 rows are 6, 12 or 24 of them."""
+    query, key, value = draw((heads, 288, 8), (heads, 70, 8), (heads, 70, 8))
+    (bias,) = draw((288, 70), seed=9)
+    assert plan(query, key, value, bias=bias).engine == "fused"
+    for how in ({"bias": bias}, {"mask": bias > 0}):
+        out = np.full(query.shape, np.nan, np.float32)
+        attend(query, key, value, out=out, **how)
+        want = attend(
+            *(x.astype(np.float64) for x in (query, key, value)), engine="textbook", **how
+        )
+        close(out, want)
+
+
 # ------------------------------------------------------------------------------------ decoding
 
 

@@ -64,9 +64,7 @@ def study(result: Study, ax: "Sequence[Axes] | None" = None) -> "list[Axes]":
         axes[place].set_ylabel(label)
         axes[place].grid(alpha=0.3)
     axes[0].set_yscale("log", base=2)
-    axes[1].set_ylabel(
-        f"entropy, nats (ln {result.n_keys} = {math.log(result.n_keys):.2f} at most)"
-    )
+    axes[1].set_ylabel(f"entropy, nats (at most {math.log(result.n_keys):.2f})")
     axes[1].set_ylim(bottom=0)
     axes[2].set_ylim(0, 1)
     axes[3].set_ylim(bottom=0)

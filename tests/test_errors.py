@@ -1,6 +1,7 @@
 """Every refusal: its type, what its message names, and that nothing was computed before it."""
 
 import ast
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +19,11 @@ from scaledot import (
     observe,
     plan,
     planning,
+    plots,
     softmax,
     vjp,
 )
+from scaledot.scaling import train
 
 INF, NAN = np.inf, np.nan
 IN_LIBRARIES = {"two_libraries", "unusable"}
@@ -434,6 +437,11 @@ NO_NUMBA = Case(
     "engine 'fused' cannot do this: numba is not installed; leave `engine` out and the plan",
 )  # fmt: skip
 
+NO_MATPLOTLIB = Case(
+    plots.training, (train(d=1, steps=1),), {}, ModuleNotFoundError,
+    r'a picture needs matplotlib, which is not installed: pip install "scaledot\[plots\]"',
+)  # fmt: skip
+
 PULLED = {
     "nothing": ((), {}, ValueError, "at least one gradient .*: grad_output, log_sum_exp, entropy"),
     "output shape": (
@@ -510,10 +518,17 @@ def places_of(error):
     return {f.lineno for f in frames if f.filename == checks.__file__}
 
 
-@pytest.mark.usefixtures("without_numba")
+@pytest.fixture
+def without_matplotlib(monkeypatch):
+    """An installation without the extra for pictures."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+@pytest.mark.usefixtures("without_numba", "without_matplotlib")
 def test_every_refusal_is_tested():
     """Each `raise` of `checks` is reached by a case above."""
-    reached = set().union(*(places_of(refusal(case)) for case in (*CASES.values(), NO_NUMBA)))
+    cases = (*CASES.values(), NO_NUMBA, NO_MATPLOTLIB)
+    reached = set().union(*(places_of(refusal(case)) for case in cases))
     _, pullback = vjp(Q, K, V)
     for case in PULLED.values():
         reached |= places_of(refusal(Case(pullback, *case)))

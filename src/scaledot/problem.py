@@ -40,6 +40,8 @@ class Problem(NamedTuple):
     """A frame, canonical arrays (see `scaledot.layout`), and where their rows and keys end."""
 
     frame: Frame
+    sizes: tuple[int, ...]
+    """(*batch, *folded): those of the layout, or of a part of the heads."""
     query: Array
     """(*batch, *folded, T, D)."""
     key: Array
@@ -78,7 +80,7 @@ class Problem(NamedTuple):
 
     def parts(self, most: int) -> Iterator[tuple[Index, "Problem"]]:
         """Yield parts of at most `most` heads, each with its place in (*batch, *folded)."""
-        sizes = self.layout.sizes
+        sizes = self.sizes
         if 0 in sizes:
             return
         taken = part_sizes(sizes, most)
@@ -87,7 +89,9 @@ class Problem(NamedTuple):
             return
         steps = (range(0, size, take) for size, take in zip(sizes, taken, strict=True))
         for begins in product(*steps):
-            index = tuple(slice(a, a + n) for a, n in zip(begins, taken, strict=True))
+            index = tuple(
+                slice(a, min(a + n, size)) for a, n, size in zip(begins, taken, sizes, strict=True)
+            )
             yield index, self._part(index)
 
     def _part(self, index: Index) -> "Problem":
@@ -98,6 +102,7 @@ class Problem(NamedTuple):
             return x if x is None or isinstance(x, int) else x[(*within(front, x.shape), ...)]
 
         return self._replace(
+            sizes=tuple(place.stop - place.start for place in index),
             query=cut(self.query, index),
             key=cut(self.key, index[:n_batch]),
             value=cut(self.value, index[:n_batch]),
@@ -107,19 +112,22 @@ class Problem(NamedTuple):
             },
         )
 
-    def of_rows(self, rows: np.ndarray) -> "Problem":
+    def of_rows(self, rows: slice | np.ndarray) -> "Problem":
         """Return the problem of some query rows, which keep their numbers and positions."""
-        xp = self.xp
-        chosen = xp.asarray(rows, device=arrays.device_of(xp, self.query))
 
-        def take(x: Array | None) -> Array | None:
-            if x is None or x.shape[-2] == 1:
+        def take(x: Any) -> Any:
+            if x is None or x.shape[-2] == 1 < len(self.rows):
                 return x
-            return xp.take(x, chosen, axis=x.ndim - 2)
+            if isinstance(rows, slice):
+                return x[..., rows, :]
+            chosen = self.xp.asarray(rows, device=arrays.device_of(self.xp, self.query))
+            return self.xp.take(x, chosen, axis=x.ndim - 2)
 
-        query = xp.take(self.query, chosen, axis=self.query.ndim - 2)
         return self._replace(
-            query=query, mask=take(self.mask), bias=take(self.bias), rows=self.rows[rows]
+            query=take(self.query),
+            mask=take(self.mask),
+            bias=take(self.bias),
+            rows=self.rows[rows],
         )
 
     def row_blocks(self, n_rows: int) -> Iterator[slice]:

@@ -1,7 +1,8 @@
 """The fused engine: windows and tables for the kernels, work for the threads, results."""
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from scaledot.fused.inputs import Inputs, inputs, lies, sum_type
 from scaledot.fused.tables import Tables, Wanted
 from scaledot.fused.windows import is_whole, window
 from scaledot.fused.work import MOMENTS, N_PLACES, ROWS
-from scaledot.problem import WHOLE, Problem
+from scaledot.problem import WHOLE, Index, Problem
 from scaledot.request import Blocks, Request, Results
 from scaledot.results import TopK
 from scaledot.statistics import Moments
@@ -27,6 +28,13 @@ KEPT_FLOATS = 2**20
 """Scratch of more numbers is not kept from call to call."""
 STREAM_BYTES = 2**23
 """Weights of more bytes are written past the caches, which they would only empty."""
+NOTED_BYTES = 2**20
+"""What kernels note of rows, sums and candidates, that is in memory at once; the rows go in parts
+of the same size for any number of threads, so that the bits are the same."""
+WHOLE_TILES = 96
+"""Rows that are whole tiles at any width."""
+FINISHED = 2**13
+"""Numbers of one kind that statistics are made of at once, near the caches."""
 
 _local = threading.local()
 
@@ -48,24 +56,81 @@ class Places(NamedTuple):
 
 
 def run(problem: Problem, request: Request, results: Results, blocks: Blocks) -> None:
-    """Fill the results."""
-    places = _places(problem, request, results)
-    received = None
-    if 0 not in (*problem.layout.sizes, len(problem.rows)):
-        if request.more:
-            received = _observe(problem, request, places, blocks)
-        elif not _attend(problem, places, blocks):
-            # Values that are not finite take a second pass, which needs the normalisers.
-            _attend(problem, places._replace(rows=_rows(problem, len(ROWS))), blocks)
-    _put(problem, request, results, places, received)
+    """Fill the results part by part."""
+    for index, part in _parts(problem, request):
+        _run_part(part, request, results, index, blocks)
 
 
-def _places(problem: Problem, request: Request, results: Results) -> Places:
+def _parts(problem: Problem, request: Request) -> Iterator[tuple[Index, Problem]]:
+    """Yield parts and their places (*batch, *folded, T): some heads, or some rows of a head.
+
+    Of each part's rows kernels note no more than `NOTED_BYTES`.
+    """
+    n_heads, n_rows = math.prod(problem.sizes), len(problem.rows)
+    if 0 in (n_heads, n_rows):
+        return
+    size = _noted(problem, request)
+    if n_heads * n_rows * size <= NOTED_BYTES or memory.is_immutable(problem.query):
+        yield (WHOLE,) * (len(problem.sizes) + 1), problem
+        return
+    most = NOTED_BYTES // size
+    n_parts = -(-n_heads // max(1, most // n_rows))
+    for heads, part in problem.parts(-(-n_heads // n_parts)):
+        if most >= n_rows:
+            yield (*heads, WHOLE), part
+            continue
+        for rows in part.row_blocks(max(1, most // WHOLE_TILES) * WHOLE_TILES):
+            yield (*heads, rows), part.of_rows(rows)
+
+
+def _noted(problem: Problem, request: Request) -> int:
+    """Return how many bytes kernels note of each row."""
+    sums = sum_type(problem).itemsize
+    size = len(ROWS) * sums if _notes_rows(request) else 0
+    if request.moments:
+        size += len(MOMENTS) * sums + INTEGER.itemsize
+    if request.top_k:
+        size += _k(problem, request) * (sums + INTEGER.itemsize)
+    return size
+
+
+def _notes_rows(request: Request) -> bool:
+    """Tell whether maxima and sums of rows are needed once the rows are done."""
+    return request.residuals or bool(request.statistics) or request.weights
+
+
+def _k(problem: Problem, request: Request) -> int:
+    """Return how many of the largest weights a row can have."""
+    return min(request.k, problem.frame.n_keys)
+
+
+def _run_part(
+    problem: Problem, request: Request, results: Results, index: Index, blocks: Blocks
+) -> None:
+    """Fill the results of a part, whose problem is given."""
+    places = _places(problem, request, results, index)
+    if request.more:
+        received = _observe(problem, request, places, blocks)
+        if received is not None:
+            results.add("received", (*index[:-1], WHOLE), _own(problem, received))
+    elif not _attend(problem, places, blocks):
+        # Values that are not finite take a second pass, which needs the normalisers.
+        _attend(problem, places._replace(rows=_rows(problem, len(ROWS))), blocks)
+    for name, x in (("output", places.out), ("weights", places.weights)):
+        if x is not None and name in places.elsewhere:
+            results.put(name, (*index, WHOLE), _own(problem, x))
+    if request.residuals or request.statistics:
+        numbers = math.prod(problem.sizes) * max(1, places.tops.shape[-1])
+        for rows in problem.row_blocks(max(1, FINISHED // numbers)):
+            _finish(problem, request, results, places, index, rows)
+
+
+def _places(problem: Problem, request: Request, results: Results, index: Index) -> Places:
     """Return memory for what is wanted: that of the results themselves where it can be written."""
     elsewhere = []
 
     def place(name: str) -> np.ndarray:
-        view = memory.as_numpy(results.view(name))
+        view = memory.as_numpy(results.view(name))[index]
         if view.flags.writeable and is_whole(view):
             return view
         elsewhere.append(name)
@@ -73,70 +138,71 @@ def _places(problem: Problem, request: Request, results: Results) -> Places:
 
     out = place("output") if request.output else None
     weights = place("weights") if request.weights else None
-    n_rows = len(ROWS) if request.residuals or request.statistics or request.weights else 0
     argmax, tops, top_keys = NO_INTEGERS, NO_NUMBERS[sum_type(problem)], NO_INTEGERS
-    shape = (*problem.layout.sizes, len(problem.rows))
+    shape = (*problem.sizes, len(problem.rows))
     if request.moments:
-        n_rows += len(MOMENTS)
-        argmax = np.zeros(shape, np.int64)
+        argmax = np.zeros(shape, INTEGER)
     if request.top_k:
-        k = min(request.k, problem.key.shape[-2])
+        k = _k(problem, request)
         tops = np.full((*shape, k), -np.inf, sum_type(problem))
-        top_keys = np.zeros((*shape, k), np.int64)
-    rows = _rows(problem, n_rows)
+        top_keys = np.zeros((*shape, k), INTEGER)
+    rows = _rows(problem, len(ROWS) * _notes_rows(request) + len(MOMENTS) * request.moments)
     return Places(out, weights, tuple(elsewhere), rows, argmax, tops, top_keys)
 
 
-NO_INTEGERS = np.empty(0, np.int64)
+INTEGER = np.dtype(np.int64)
+NO_INTEGERS = np.empty(0, INTEGER)
 NO_NUMBERS = {np.dtype(kind): np.empty(0, kind) for kind in ("float32", "float64")}
 
 
 def _rows(problem: Problem, n: int) -> np.ndarray:
     """Return memory for n numbers of each row."""
-    return np.empty((n, *problem.layout.sizes, len(problem.rows)), sum_type(problem))
+    return np.empty((n, *problem.sizes, len(problem.rows)), sum_type(problem))
 
 
-def _put(
+def _own(problem: Problem, x: np.ndarray) -> Any:
+    """Return an array of the caller's library."""
+    if problem.xp is np:
+        return x
+    return problem.xp.asarray(x, device=memory.device_of(problem.xp, problem.query))
+
+
+def _finish(
     problem: Problem,
     request: Request,
     results: Results,
     places: Places,
-    received: np.ndarray | None,
+    index: Index,
+    rows: slice,
 ) -> None:
-    """Hand over what was written elsewhere, and what is made of the sums of the rows."""
-    if not (places.elsewhere or request.residuals or request.statistics):
-        return
-    xp, device = problem.xp, memory.device_of(problem.xp, problem.query)
-    everywhere = (WHOLE,) * (len(problem.layout.sizes) + 1)
-
-    def own(x: np.ndarray) -> Any:
-        return x if xp is np else xp.asarray(x, device=device)
-
-    for name, x in (("output", places.out), ("weights", places.weights)):
-        if x is not None and name in places.elsewhere:
-            results.put(name, (*everywhere, WHOLE), own(x))
-    if received is not None:
-        results.put("received", everywhere, own(received))
-    if request.residuals or request.statistics:
-        row_max, shift, total = (own(x) for x in places.rows[: len(ROWS)])
-        results.finish(
-            everywhere,
-            row_max=row_max,
-            shift=shift,
-            total=total,
-            moments=_moments(places, own) if request.moments else None,
-            top=TopK(own(places.tops), own(places.top_keys)) if request.top_k else None,
-            sinks=problem.sinks,
-        )
+    """Make what is wanted of the sums of some rows of a part."""
+    sums = places.rows[..., rows]
+    row_max, shift, total = (_own(problem, x) for x in sums[: len(ROWS)])
+    moments = top = None
+    if request.moments:
+        moments = _moments(problem, sums, places.argmax[..., rows])
+    if request.top_k:
+        tops, keys = places.tops[..., rows, :], places.top_keys[..., rows, :]
+        top = TopK(_own(problem, tops), _own(problem, keys))
+    first = index[-1].start or 0
+    results.finish(
+        (*index[:-1], slice(first + rows.start, first + rows.stop)),
+        row_max=row_max,
+        shift=shift,
+        total=total,
+        moments=moments,
+        top=top,
+        sinks=problem.sinks,
+    )
 
 
-def _moments(places: Places, own: Callable[[np.ndarray], Any]) -> Moments:
-    """Return the moments of all rows; the sums of the others do not count the largest itself."""
-    row_max = places.rows[0]
-    found = dict(zip(MOMENTS, places.rows[len(ROWS) :], strict=True))
+def _moments(problem: Problem, sums: np.ndarray, argmax: np.ndarray) -> Moments:
+    """Return the moments of rows; the sums of the others do not count the largest itself."""
+    row_max = sums[0]
+    found = dict(zip(MOMENTS, sums[len(ROWS) :], strict=True))
     found["total"] = np.where(row_max == -np.inf, np.zeros_like(row_max), found["rest"] + 1)
-    found |= {"row_max": row_max, "argmax": places.argmax}
-    return Moments(**{name: own(x) for name, x in found.items()})
+    found |= {"row_max": row_max, "argmax": argmax}
+    return Moments(**{name: _own(problem, x) for name, x in found.items()})
 
 
 def _attend(problem: Problem, places: Places, blocks: Blocks) -> bool:
@@ -179,7 +245,7 @@ def _observe(
     places.tops[...] *= its.call["unit"][0]
     if not wants_received:
         return None
-    found: np.ndarray = received.sum(axis=1).reshape(*problem.layout.sizes, n_keys)
+    found: np.ndarray = received.sum(axis=1).reshape(*problem.sizes, n_keys)
     return found
 
 

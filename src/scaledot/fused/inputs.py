@@ -33,7 +33,7 @@ def inputs(
     wanted: Wanted | None = None,
 ) -> Inputs:
     """Return what kernels read of a call."""
-    sums, sizes = sum_type(problem), problem.layout.sizes
+    sums, sizes = sum_type(problem), problem.sizes
     query, key = _input(problem, problem.query), _input(problem, problem.key)
     given = {
         "query": query,
@@ -46,6 +46,7 @@ def inputs(
     its = tables(
         Signature(
             problem.frame,
+            sizes,
             **found,  # type: ignore[arg-type]  # query and key are there
             out=None if out is None else lies(out),
             has_sinks=problem.sinks is not None,

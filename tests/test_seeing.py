@@ -11,7 +11,7 @@ from test_fused import draw, restrictions, run
 pytest.importorskip("numba", reason="Numba has no wheels for this platform")
 
 
-from scaledot.fused import engine, target
+from scaledot.fused import engine, launch, target
 
 WIDTHS = target.VECTOR_BYTES
 LONG = 5600
@@ -60,7 +60,7 @@ def test_the_largest_weights_are_those_of_a_sort(k):
 
 @pytest.mark.parametrize("shape", [((8, 8), 130), ((8, 2), 70), ((1, 1), 500)])
 def test_the_same_bits_for_any_number_of_threads(shape, monkeypatch):
-    monkeypatch.setattr(engine, "ALONE_FLOPS", 0)  # small work is shared too
+    monkeypatch.setattr(launch, "ALONE_FLOPS", 0)  # small work is shared too
     (many, few), n = shape
     query, key, value = draw((many, n, 16), (few, n, 16), (few, n, 16))
     how = {"statistics": "all", "rows": [0], "causal": True, "engine": "fused"}

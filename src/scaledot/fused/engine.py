@@ -1,31 +1,22 @@
 """The fused engine: windows and tables for the kernels, work for the threads, results."""
 
 import math
-import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaledot import arrays as memory
-from scaledot.fused import contain, decode, forward, observe, target, threads
-from scaledot.fused.inputs import Inputs, inputs, lies, sum_type
-from scaledot.fused.tables import Tables, Wanted
+from scaledot.fused import launch, target
+from scaledot.fused.inputs import inputs, lies, sum_type
+from scaledot.fused.tables import Wanted
 from scaledot.fused.windows import is_whole, window
-from scaledot.fused.work import MOMENTS, N_PLACES, ROWS
+from scaledot.fused.work import MOMENTS, ROWS
 from scaledot.problem import WHOLE, Index, Problem
 from scaledot.request import Blocks, Request, Results
 from scaledot.results import TopK
 from scaledot.statistics import Moments
 
-SLICE_FLOPS = 2e9
-"""Operations of one call of a kernel: some hundredths of a second, for which Ctrl-C waits."""
-ALONE_FLOPS = 1.5e7
-"""Up to so many operations, about 0.15 ms, handing work to another thread does not pay."""
-DECODING = 16
-"""How many times longer an operation takes in decoding, which waits for memory."""
-KEPT_FLOATS = 2**20
-"""Scratch of more numbers is not kept from call to call."""
 STREAM_BYTES = 2**23
 """Weights of more bytes are written past the caches, which they would only empty."""
 NOTED_BYTES = 2**20
@@ -35,8 +26,6 @@ WHOLE_TILES = 96
 """Rows that are whole tiles at any width."""
 FINISHED = 2**13
 """Numbers of one kind that statistics are made of at once, near the caches."""
-
-_local = threading.local()
 
 
 class Places(NamedTuple):
@@ -206,14 +195,9 @@ def _moments(problem: Problem, sums: np.ndarray, argmax: np.ndarray) -> Moments:
 
 
 def _attend(problem: Problem, places: Places, blocks: Blocks) -> bool:
-    """Write the output, maxima and sums; tell whether that could be done.
-
-    Where no rows are wanted, an output that is not finite cannot be contained.
-    """
+    """Write the output, maxima and sums; tell whether that could be done."""
     given = inputs(problem, places.out, has_rows=places.rows.size > 0, block_keys=blocks.keys)
-    if given.its.is_decoding and _decode(given, places, blocks.threads):
-        return True
-    return _do_tiles(given, places, forward.run, (), given.its.n_items, blocks.threads)
+    return launch.attend(given, places.out, places.rows, blocks.threads)
 
 
 def _observe(
@@ -241,7 +225,7 @@ def _observe(
         places.tops.reshape(-1),
         places.top_keys.reshape(-1),
     )
-    _do_tiles(given, places, observe.run, more, len(its.keyed) * its.n_turns, blocks.threads)
+    launch.observe(given, places.out, places.rows, more, blocks.threads)
     places.tops[...] *= its.call["unit"][0]
     if not wants_received:
         return None
@@ -256,94 +240,3 @@ def _lead(weights: np.ndarray) -> int | None:
     if small or any(stride % line for stride in weights.strides[:-1]):
         return None
     return -weights.ctypes.data % line // size
-
-
-def _decode(given: Inputs, places: Places, limit: int) -> bool:
-    """Attend with few queries; tell whether all that was met is finite."""
-    its, rows, sums = given.its, places.rows.reshape(-1), places.rows.dtype
-    parts = np.empty(its.n_parts * its.part_size, sums)
-    trouble = np.zeros(1, np.int64)
-
-    def kernel(counter: np.ndarray, budget: int) -> None:
-        x = memory.empty(np, (its.part_floats,), sums, None)
-        decode.run(
-            counter, budget, its.call, its.heads, its.keyed, given.numbers, given.query, given.key,
-            given.value, given.bias, given.mask, parts, trouble, x,
-        )  # fmt: skip
-
-    alone = its.part_flops * its.n_parts < ALONE_FLOPS / DECODING
-    n_threads = 1 if alone else limit or target.n_threads()
-    budget = max(1, int(SLICE_FLOPS / DECODING) // its.part_flops)
-    threads.run(kernel, its.n_parts, budget, min(n_threads, its.n_parts))
-    if trouble[0]:
-        return False
-    x = memory.empty(np, (its.part_floats,), sums, None)
-    decode.join(its.call, its.heads, parts, given.sinks, _out(given, places), rows, x)
-    return True
-
-
-def _out(given: Inputs, places: Places) -> np.ndarray:
-    """Return the place of the output as kernels take it."""
-    if places.out is None:
-        return np.zeros(1, given.query.dtype)
-    return window(places.out, writable=True)
-
-
-def _do_tiles(
-    given: Inputs,
-    places: Places,
-    entry: Any,
-    more: tuple[np.ndarray, ...],
-    n_items: int,
-    limit: int,
-) -> bool:
-    """Do all tiles; tell whether the output is what it should be."""
-    its, rows = given.its, places.rows.reshape(-1)
-    tainted = np.zeros(its.n_items + 1, np.uint8)  # and whether any is
-    common = (*given[1:], _out(given, places), rows, tainted)
-    few = tuple([x.dtype for x in (given.query, given.bias, given.mask, common[-3])])
-    _share(its, entry, (*common, *more), few + tuple([x.dtype for x in more[:1]]), n_items, limit)
-    if not tainted[-1]:
-        return True
-    if rows.size:
-        _share(its, contain.run, common, few, its.n_items, limit)
-    return rows.size > 0
-
-
-def _share(
-    its: Tables,
-    entry: Any,
-    given: tuple[np.ndarray, ...],
-    few: tuple[np.dtype, ...],
-    n_items: int,
-    limit: int,
-) -> None:
-    """Share the items of a kernel out among threads."""
-
-    def kernel(counter: np.ndarray, budget: int) -> None:
-        own = _scratch(its.n_floats, its.full, its.sums, few)
-        entry(counter, budget, its.call, its.heads, its.keyed, *given, *own)
-
-    flops = its.flops * its.n_items
-    n_threads = 1 if flops < ALONE_FLOPS else limit or target.n_threads()
-    budget = max(1, int(SLICE_FLOPS) * n_items // flops)
-    threads.run(kernel, n_items, budget, min(n_threads, n_items))
-
-
-def _scratch(
-    n_floats: int, full: int, sums: np.dtype, few: tuple[np.dtype, ...]
-) -> tuple[np.ndarray, ...]:
-    """Return the memory of this thread, kept from call to call where it is small."""
-    key = (n_floats, full, sums, few)
-    if getattr(_local, "key", None) == key:
-        found: tuple[np.ndarray, ...] = _local.scratch
-        return found
-    made = (
-        memory.empty(np, (n_floats,), sums, None),
-        np.empty(N_PLACES * full, np.int64),
-        np.empty(2 * full, np.int64 if sums == np.float64 else np.int32),
-        *(np.empty(full, dtype) for dtype in few),
-    )
-    if n_floats <= KEPT_FLOATS:
-        _local.key, _local.scratch = key, made
-    return made

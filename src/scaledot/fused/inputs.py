@@ -67,6 +67,14 @@ def inputs(
     return Inputs(its, window(problem.rows), **flats, sinks=sinks)
 
 
+def exchange(given: Inputs, query: np.ndarray, key: np.ndarray, value: np.ndarray) -> Inputs:
+    """Return inputs with other arrays that lie like theirs."""
+    return Inputs(
+        given.its, given.numbers, window(query), window(key), window(value), given.bias, given.mask,
+        given.sinks,
+    )  # fmt: skip
+
+
 def lies(x: np.ndarray) -> Lies:
     """Return how an array lies in memory."""
     return x.shape, x.strides, x.itemsize

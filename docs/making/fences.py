@@ -83,10 +83,11 @@ def drawn(source: str, names: dict[str, Any]) -> str:
 
 
 def _run(kind: str, source: str, names: dict[str, Any]) -> None:
-    """Run the code of a page for the names that it makes."""
+    """Run the code of a page for the names that it makes, without what is meant to be refused."""
     parts = [source]
     if kind == "pycon":
-        parts = [example.source for example in doctest.DocTestParser().get_examples(source)]
+        lines = doctest.DocTestParser().get_examples(source)
+        parts = [line.source for line in lines if line.exc_msg is None]
     with contextlib.redirect_stdout(io.StringIO()):
         for part in parts:
             exec(compile(part, "page", "exec"), names)

@@ -1,14 +1,15 @@
-"""Parts of README and CONTRIBUTING that a page shows, so that nothing stands twice.
+"""Parts of other files that a page shows, so that nothing stands twice.
 
 `<!-- from README.md: speed -->` stands for what is between `<!-- speed -->` and
-`<!-- end of speed -->` there, and `<!-- from README.md: speed, Small calls -->` for the one table of
-it whose title begins so.
+`<!-- end of speed -->` there, `<!-- from README.md: benchmarks, Small calls -->` for the one table of
+it whose title begins so, `<!-- from src/….py: name -->` for the source of a function.
 """
 
+import ast
 import re
 from pathlib import Path
 
-PLACE = re.compile(r"^<!-- from ([\w.]+): ([\w ]+?)(?:, (.+?))? -->$", re.M)
+PLACE = re.compile(r"^<!-- from ([\w./]+): (\w+)(?:, (.+?))? -->$", re.M)
 
 
 def include(markdown: str, root: Path) -> str:
@@ -16,8 +17,11 @@ def include(markdown: str, root: Path) -> str:
 
     def part(match: re.Match[str]) -> str:
         file, name, title = match.groups()
-        text = between((root / file).read_text(encoding="utf-8"), name)
-        return (table(text, title) if title else text).replace("](docs/", "](")
+        text = (root / file).read_text(encoding="utf-8")
+        if file.endswith(".py"):
+            return function(text, name)
+        found = between(text, name)
+        return (table(found, title) if title else found).replace("](docs/", "](")
 
     return PLACE.sub(part, markdown)
 
@@ -35,3 +39,9 @@ def table(text: str, title: str) -> str:
     if found is None:
         raise ValueError(f"there is no table {title!r}")
     return found[0].strip()
+
+
+def function(text: str, name: str) -> str:
+    """Return a fence with the source of a function."""
+    named = {x.name: x for x in ast.parse(text).body if isinstance(x, ast.FunctionDef)}
+    return f"```python\n{ast.get_source_segment(text, named[name])}\n```"

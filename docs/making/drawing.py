@@ -18,23 +18,18 @@ LEFT, TOP = 26, 20
 
 
 def figure(expression: str, caption: str, names: dict[str, Any]) -> str:
-    """Return an expression drawn, with its words."""
-    if "matplotlib" in str(type(value := _value(expression, names))) or isinstance(value, list):
-        pictures = [chart(ax, caption) for ax in (value if isinstance(value, list) else [value])]
-        words = escape(caption)
+    """Return what an expression is, drawn: arrays under their code, axes under their caption."""
+    value = eval(compile(expression, "drawn", "eval"), names)
+    if isinstance(value, np.ndarray):
+        kind, words = "grids", f"<code>{escape(expression)}</code>"
+        pictures = [grid(panel) for panel in value.reshape(-1, *value.shape[-2:])]
     else:
-        panels = np.asarray(value)
-        panels = panels.reshape(-1, *panels.shape[-2:])
-        pictures = [grid(panel) for panel in panels]
-        words = f"<code>{escape(expression)}</code>" + (f" {escape(caption)}" if caption else "")
+        kind, words = "charts", escape(caption)
+        pictures = [chart(ax, caption) for ax in (value if isinstance(value, list) else [value])]
     return (
-        f'<figure><div class="panels">{"".join(pictures)}</div>'
+        f'<figure class="{kind}"><div class="panels">{"".join(pictures)}</div>'
         f"<figcaption>{words}</figcaption></figure>"
     )
-
-
-def _value(expression: str, names: dict[str, Any]) -> Any:
-    return eval(compile(expression, "drawn", "eval"), names)
 
 
 # ----------------------------------------------------------------------------------------- grids

@@ -1,4 +1,4 @@
-"""What `mkdocs build` does beside its own work: it makes the figures, formulas and tables of a page."""
+"""What `mkdocs build` does of our own: figures, formulas, what commands print, parts of files."""
 
 from pathlib import Path
 from typing import Any

@@ -25,11 +25,11 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         """Look at the attributes of an element."""
         for name, value in attributes:
-            is_loading = name in LOADING or (name == "href" and tag in ("link", "image", "use"))
-            if is_loading and value and OUTSIDE.match(value):
-                self.loads.append(value)
-            elif name == "style" and value:
-                self.loads += IN_STYLE.findall(value)
+            if name in LOADING or (name == "href" and tag in ("link", "image", "use")):
+                urls = (value or "").split(",") if name == "srcset" else [value or ""]
+                self.loads += filter(OUTSIDE.match, urls)
+            elif name == "style":
+                self.loads += IN_STYLE.findall(value or "")
 
 
 def loads(site: Path) -> Iterator[tuple[Path, str]]:

@@ -1,8 +1,9 @@
 """Parts of other files that a page shows, so that nothing stands twice.
 
-`<!-- from README.md: speed -->` stands for what is between `<!-- speed -->` and
-`<!-- end of speed -->` there, `<!-- from README.md: benchmarks, Small calls -->` for the one table of
-it whose title begins so, `<!-- from src/….py: name -->` for the source of a function.
+- `<!-- from README.md: speed -->` stands for what is between `<!-- speed -->` and
+  `<!-- end of speed -->` there;
+- `<!-- from README.md: benchmarks, Small calls -->` for the one table of it whose title begins so;
+- `<!-- from src/….py: name -->` for the source of a function.
 """
 
 import ast

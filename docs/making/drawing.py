@@ -24,8 +24,8 @@ def figure(expression: str, caption: str, names: dict[str, Any]) -> str:
         kind, words = "grids", f"<code>{escape(expression)}</code>"
         pictures = [grid(panel) for panel in value.reshape(-1, *value.shape[-2:])]
     else:
-        kind, words = "charts", escape(caption)
-        pictures = [chart(ax, caption) for ax in (value if isinstance(value, list) else [value])]
+        kind, words = "chart", escape(caption)
+        pictures = [chart(value, caption)]
     return (
         f'<figure class="{kind}"><div class="panels">{"".join(pictures)}</div>'
         f"<figcaption>{words}</figcaption></figure>"
@@ -89,7 +89,7 @@ def _words(panel: np.ndarray) -> str:
 
 
 def chart(ax: Any, caption: str) -> str:
-    """Return axes of matplotlib as inline SVG: greys become the text's colour, white nothing."""
+    """Return the figure of some axes as inline SVG: greys become the colour of the text, faded."""
     from scaledot import plots
 
     file = io.BytesIO()
@@ -97,7 +97,11 @@ def chart(ax: Any, caption: str) -> str:
     svg = file.getvalue().decode()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
-    svg = re.sub(r"#ffffff", "none", svg)
-    svg = re.sub(r"#([0-9a-f]{2})\1\1\b", "currentColor", svg)
+    svg = re.sub(r"#([0-9a-f]{2})\1\1\b", _of_text, svg)
     svg = re.sub(r"\n\s*", " ", svg)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1)
+
+
+def _of_text(grey: re.Match[str]) -> str:
+    dark = 1 - int(grey[1], 16) / 255
+    return f"color-mix(in srgb, currentColor {dark:.0%}, transparent)" if dark else "none"

@@ -51,7 +51,7 @@ def formula(source: str) -> str:
 
 def ran(source: str) -> str:
     """Return commands, and what each prints."""
-    return "".join(f"$ {line}\n{_printed(line)}" for line in source.splitlines())
+    return "\n".join(f"$ {line}\n{_printed(line)}" for line in source.splitlines())
 
 
 def _printed(line: str) -> str:

@@ -138,8 +138,10 @@ def attend(
 
     Parameters
     ----------
-    query, key, value, **how
+    query, key, value : array
         As for `attention`.
+    **how
+        The keywords of `attention` from `mask` on.
     out : array (..., H, T, E), optional
         Where to write the output; it is what is returned.
 
@@ -181,8 +183,10 @@ def observe(
 
     Parameters
     ----------
-    query, key, value, **how
+    query, key, value : array
         As for `attention`. Without a value there is no output and no second product.
+    **how
+        The keywords of `attention` from `mask` on.
     statistics : name, names or "all"
         What is wanted; the first ten below by default. "all" is all of them, `weights_of` where
         `rows` are given.
@@ -266,8 +270,10 @@ def vjp(
 
     Parameters
     ----------
-    query, key, value, **how
+    query, key, value : array
         As for `attention`.
+    **how
+        The keywords of `attention` from `mask` on.
     wrt : name or names
         Of query, key, value, bias, sinks: the arguments whose gradients are wanted. By default all
         that were given.
@@ -451,8 +457,10 @@ def plan(query: Array, key: Array, value: Array | None = None, **how: Unpack[How
 
     Parameters
     ----------
-    query, key, value, **how
+    query, key, value : array
         As for `attention`.
+    **how
+        The keywords of `attention` from `mask` on.
 
     Returns
     -------

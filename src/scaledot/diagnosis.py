@@ -148,8 +148,11 @@ def diagnose(
 
     Parameters
     ----------
-    query, key, **how
-        As for `scaledot.attention`; `scale` is the scale that your own code uses, 1/√D by default.
+    query, key : array
+        As for `scaledot.attention`.
+    **how
+        The keywords of `scaledot.attention` from `mask` on; `scale` is the one that your own code
+        uses, 1/√D by default.
     layers : bool
         The first axis counts the layers of a model; scores that grow from layer to layer are found.
     thresholds : Thresholds

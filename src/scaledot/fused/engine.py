@@ -9,7 +9,7 @@ import numpy as np
 from scaledot import arrays as memory
 from scaledot.fused import launch, target
 from scaledot.fused.inputs import inputs, lies, sum_type
-from scaledot.fused.tables import Wanted
+from scaledot.fused.tables import FEWEST_TURNS, Wanted
 from scaledot.fused.windows import is_whole, window
 from scaledot.fused.work import MOMENTS, ROWS
 from scaledot.problem import WHOLE, Index, Problem
@@ -22,6 +22,8 @@ STREAM_BYTES = 2**23
 NOTED_BYTES = 2**20
 """What kernels note of rows, sums and candidates, that is in memory at once; the rows go in parts
 of the same size for any number of threads, so that the bits are the same."""
+TURN_FLOPS = 4e9
+"""Operations of a turn of `scaledot.fused.observe`, for which Ctrl-C waits too."""
 WHOLE_TILES = 96
 """Rows that are whole tiles at any width."""
 FINISHED = 2**13
@@ -51,18 +53,14 @@ def run(problem: Problem, request: Request, results: Results, blocks: Blocks) ->
 
 
 def _parts(problem: Problem, request: Request) -> Iterator[tuple[Index, Problem]]:
-    """Yield parts and their places (*batch, *folded, T): some heads, or some rows of a head.
-
-    Of each part's rows kernels note no more than `NOTED_BYTES`.
-    """
+    """Yield parts and their places (*batch, *folded, T): some heads, or some rows of a head."""
     n_heads, n_rows = math.prod(problem.sizes), len(problem.rows)
     if 0 in (n_heads, n_rows):
         return
-    size = _noted(problem, request)
-    if n_heads * n_rows * size <= NOTED_BYTES or memory.is_immutable(problem.query):
+    most = _rows_at_once(problem, request)
+    if n_heads * n_rows <= most or memory.is_immutable(problem.query):
         yield (WHOLE,) * (len(problem.sizes) + 1), problem
         return
-    most = NOTED_BYTES // size
     n_parts = -(-n_heads // max(1, most // n_rows))
     for heads, part in problem.parts(-(-n_heads // n_parts)):
         if most >= n_rows:
@@ -72,15 +70,20 @@ def _parts(problem: Problem, request: Request) -> Iterator[tuple[Index, Problem]
             yield (*heads, rows), part.of_rows(rows)
 
 
-def _noted(problem: Problem, request: Request) -> int:
-    """Return how many bytes kernels note of each row."""
+def _rows_at_once(problem: Problem, request: Request) -> int:
+    """Return of how many rows kernels note no more than `NOTED_BYTES`, within the time of turns."""
     sums = sum_type(problem).itemsize
     size = len(ROWS) * sums if _notes_rows(request) else 0
     if request.moments:
         size += len(MOMENTS) * sums + INTEGER.itemsize
     if request.top_k:
         size += _k(problem, request) * (sums + INTEGER.itemsize)
-    return size
+    most = NOTED_BYTES // max(1, size)
+    if "received" in request.statistics:
+        # the products of a row, those with the values, and the products once more
+        flops = 6 * problem.frame.n_keys * max(1, problem.query.shape[-1])
+        most = min(most, FEWEST_TURNS * int(TURN_FLOPS) // max(1, flops))
+    return max(1, most)
 
 
 def _notes_rows(request: Request) -> bool:

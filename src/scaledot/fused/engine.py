@@ -78,7 +78,9 @@ def _rows_at_once(problem: Problem, request: Request) -> int:
         size += len(MOMENTS) * sums + INTEGER.itemsize
     if request.top_k:
         size += _k(problem, request) * (sums + INTEGER.itemsize)
-    most = NOTED_BYTES // max(1, size)
+    most = math.prod(problem.sizes) * len(problem.rows)
+    if size:
+        most = min(most, NOTED_BYTES // size)
     if "received" in request.statistics:
         # the products of a row, those with the values, and the products once more
         flops = 6 * problem.frame.n_keys * max(1, problem.query.shape[-1])

@@ -396,6 +396,55 @@ def value_needed(name: str) -> NoReturn:
     )
 
 
+def head(x: object, front: Shape) -> Shape:
+    """Return the place of one head in (..., H), or refuse it; None is the only one there is."""
+    if x is None and math.prod(front) == 1:
+        return (0,) * len(front)
+    example = "0" if len(front) < 2 else f"({', '.join('0' * len(front))})"
+    numbers = x if isinstance(x, tuple) else (x,)
+    if x is None or len(numbers) != len(front):
+        raise ValueError(
+            f"`head` must be a place in {front}, the axes before queries and keys: got {x}; "
+            f"head={example if front else None} is the first"
+        )
+    place = []
+    for number, size in zip(numbers, front, strict=True):
+        one = integer("head", number)
+        if not -size <= one < size:
+            raise ValueError(f"`head` must be a place in {front}, got {x}")
+        place.append(one % size)
+    return tuple(place)
+
+
+def cells(x: object) -> tuple[int, int]:
+    """Return how many cells there may be for queries and for keys, or refuse them."""
+    if not isinstance(x, tuple | list) or len(x) != 2:
+        raise TypeError(f"`cells` must be a pair (for queries, for keys), got {x!r}")
+    rows, columns = (integer("cells", n, least=1) for n in x)
+    return rows, columns
+
+
+def token_names(name: str, names: Sequence[str] | None, n: int) -> None:
+    """Refuse names that are not one for each token."""
+    if names is None:
+        return
+    if isinstance(names, str):
+        raise TypeError(f"`{name}` must be a list of names, got one string; split it into tokens")
+    if len(names) != n:
+        raise ValueError(f"`{name}` must name each of {n} tokens, got {len(names)} names")
+
+
+def observed(found: Mapping[str, object]) -> None:
+    """Refuse to show statistics that were not asked for."""
+    missing = [name for name, x in found.items() if x is None]
+    if missing:
+        names = ", ".join(repr(name) for name in found)
+        raise ValueError(
+            f"the observation must hold {' and '.join(missing)}: "
+            f"observe(query, key, statistics=({names},))"
+        )
+
+
 def gradients_given(names: Sequence[str]) -> NoReturn:
     """Refuse a pullback of nothing."""
     raise ValueError(f"a pullback needs at least one gradient to pull back: {', '.join(names)}")

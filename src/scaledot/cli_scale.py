@@ -1,7 +1,7 @@
 """The commands that look at the scale: `scaledot explain` and `scaledot scaling`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,7 +70,7 @@ def explain(
     if plot is not None:
         _check_picture("--plot", plot, PICTURES, inputs)
     if html is not None:
-        _check_picture("--html", html, (".html", ".htm"), inputs)
+        _check_picture("--html", html, ".html", inputs)
     given = flags.given(
         causal=causal or None,
         query_offset=query_offset,
@@ -79,20 +79,14 @@ def explain(
         softcap=softcap,
     )
     problem = flags.problem(inputs, given)._replace(value=None, statistics=("received",))
-    problem = problem._replace(how=problem.how | {"engine": slices.plan(problem).engine})
+    plan = slices.plan(problem)
+    pinned = problem._replace(how=problem.how | {"engine": plan.engine})  # as `run` does
     with ExitStack() as stack:
         drafts = {path: stack.enter_context(files.replacing(path)) for path in (plot, html) if path}
-        found, look = _look(problem, layers=layers, with_pictures=bool(drafts))
-        if plot is not None and look is not None:
-            from scaledot import plots
-
-            plots.save(plots.overview(look)[0], drafts[plot], plot.suffix)
-        if html is not None and look is not None:
-            from scaledot import report
-
-            facts = printing.described(inputs, problem)
-            page = report.page(inputs[0].name, facts, found, look)
-            drafts[html].write_text(page, encoding="utf-8")
+        found, look = _look(pinned, layers=layers, with_pictures=bool(drafts))
+        if look is not None:
+            asked = problem._replace(how=problem.how | {"scale": plan.scale})
+            _draw(look, found, printing.described(inputs, asked), drafts)
     console = printing.plain_console()
     console.print(json.dumps(found.to_dict()) if as_json else str(found))
 
@@ -114,6 +108,22 @@ def _look(
         return found, views.overview(
             problem.query, problem.key, head=found.striking, seen=seen, advance=advance, **how
         )
+
+
+def _draw(
+    look: views.Overview,
+    found: Diagnosis,
+    facts: Sequence[tuple[str, str]],
+    drafts: Mapping[Path, Path],
+) -> None:
+    """Draw a picture or write a page, as the name of each file says, into its draft."""
+    from scaledot import plots, report
+
+    for path, draft in drafts.items():
+        if path.suffix.lower() in PICTURES:
+            plots.save(plots.overview(look)[0], draft, path.suffix)
+        else:
+            draft.write_text(report.page(facts, found, look), encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------- scaledot scaling

@@ -1,13 +1,14 @@
 """A page that says what was found in queries and keys: one file, without script or network."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
 import scaledot
 from scaledot import plots
 from scaledot.diagnosis import Diagnosis, Head
-from scaledot.plots.drawing import inline_svg, new_axes
+from scaledot.plots.drawing import inline_svg, new_axes, room
 from scaledot.plots.together import head_title
 from scaledot.views import Overview
 
@@ -63,9 +64,13 @@ th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(
 caption { text-align: left; color: var(--faint); padding-bottom: .4rem }
 .figures { display: grid; gap: 1.5rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)) }
+@media (min-width: 52rem) { figure:nth-child(2) { grid-row: span 2 } }
 figure { margin: 0; min-width: 0; break-inside: avoid }
 figure svg { display: block; width: 100%; height: auto; max-width: 34rem }
 figure svg text { font-family: inherit !important }
+@media (prefers-color-scheme: dark) { /* a blue that is seen on dark paper */
+  figure svg [style*="stroke: #0072b2"] { stroke: #56b4e9 !important }
+  figure svg [style*="fill: #0072b2"] { fill: #56b4e9 !important } }
 figcaption { color: var(--faint); font-size: .92rem; max-width: 34rem }
 footer { color: var(--faint); font-size: .9rem; margin-top: 2rem; padding-bottom: 2rem }
 @media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --faint: #444;
@@ -73,14 +78,17 @@ footer { color: var(--faint); font-size: .9rem; margin-top: 2rem; padding-bottom
 """
 
 
-def page(name: str, facts: Iterable[tuple[str, str]], found: Diagnosis, look: Overview) -> str:
-    """Return the page on arrays of a name: findings first, then heads, pictures and facts."""
-    title = f"Attention scores of {name}"
+def page(facts: Sequence[tuple[str, str]], found: Diagnosis, look: Overview) -> str:
+    """Return the page: findings first, then heads, pictures and facts, of which the first names it.
+
+    `facts` are what was looked at, each with its name.
+    """
+    title = f"Attention scores of {Path(facts[0][1]).name}"
     sections = (
         ("Findings", _findings(found)),
         ("Heads", _table(found)),
         ("Pictures", _figures(look)),
-        ("What was looked at", _list([*facts, ("scale", f"{found.scale:.6g}")])),
+        ("What was looked at", _list(facts)),
     )
     body = "\n".join(
         f'<section aria-labelledby="part-{number}">\n<h2 id="part-{number}">{heading}</h2>\n'
@@ -157,10 +165,12 @@ def _list(pairs: Iterable[tuple[str, str]]) -> str:
 def _figures(look: Overview) -> str:
     """Return the pictures, each with what it shows in words."""
     scores, seen = look.scores, look.seen
-    pair = new_axes(2, (4.6, 5.6), 1)
+    small, tall = (4.6, 3.4), (4.6, 5.6)
+    ax = new_axes(1, (5.2, 4.4))[0]
+    shown = look.weights.coarser(room(ax))
     drawn = (
         (
-            plots.scores(scores, new_axes(1, (4.6, 3.4))[0]),
+            plots.scores(scores, new_axes(1, small)[0]),
             "scores",
             f"Products of queries and keys spread by {scores.std:.3g}; times the scale "
             f"{scores.scale:.4g} they are the scores, and spread by "
@@ -168,22 +178,22 @@ def _figures(look: Overview) -> str:
             "is logarithmic: a normal distribution is a parabola.",
         ),
         (
-            plots.concentration(seen, pair)[0],
+            plots.concentration(seen, new_axes(2, tall, columns=1))[0],
             "concentration",
             "Entropy and largest weight of the rows of each head. The dashed line is the entropy "
             "of a row that weighs all keys alike; a largest weight of 1 is all weight on one key.",
         ),
         (
-            plots.received(seen, new_axes(1, (4.6, 3.4))[0]),
+            plots.received(seen, new_axes(1, small)[0]),
             "received",
             "The weight that each key receives from all queries together. A peak that stands alone "
             "is an attention sink.",
         ),
         (
-            plots.weights(look.weights, new_axes(1, (5.6, 4.6))[0]),
+            plots.weights(shown, ax),
             "weights",
             f"Weights of {head_title(look.head)}, a row for each query and a column for each key. "
-            f"Colour: {look.weights.label}.",
+            f"Colour: {shown.label}.",
         ),
     )
     figures = (

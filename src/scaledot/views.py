@@ -23,7 +23,7 @@ __all__ = [
     "view_weights",
 ]
 
-CELLS = 360, 360
+CELLS = 350, 350
 """What a heat map of five inches has pixels for."""
 
 

@@ -30,9 +30,10 @@ STYLES: tuple[dict[str, Any], ...] = (
 COLOURS = "viridis"
 """Perceptually uniform, and its lightness only rises: it reads in grey too (Smith and van der Walt
 2015, the default of matplotlib)."""
-CELLS_AN_INCH = 80
-"""Fewer cells than the 100 pixels of a screen, also once labels have taken their share of a figure;
-so no cell is left out where the picture is drawn."""
+PIXELS_AN_INCH = 100
+"""Those of a figure on a screen, of which files have more."""
+MARGIN = 1.0
+"""Inches that names and a colour bar may take of the axes once the figure is laid out."""
 TOKEN_SIZE = 8
 """Font size of the names of tokens, in points."""
 TOKEN_HEIGHT = 1.25
@@ -50,7 +51,7 @@ def new_axes(n: int, size: tuple[float, float], columns: int | None = None) -> "
 
     columns = columns or n
     figure = Figure(figsize=size, layout="constrained")
-    axes = list(figure.subplots(-(-n // columns), columns, squeeze=False).flat)
+    axes = list(figure.subplots(max(1, -(-n // columns)), columns, squeeze=False).flat)
     for spare in axes[n:]:
         spare.remove()
     return axes[:n]
@@ -65,9 +66,13 @@ def given_axes(ax: "Sequence[Axes]", n: int) -> "list[Axes]":
 
 
 def room(ax: "Axes") -> tuple[int, int]:
-    """Return how many rows and columns of cells the axes have pixels for."""
-    inches = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
-    return max(1, int(inches.height * CELLS_AN_INCH)), max(1, int(inches.width * CELLS_AN_INCH))
+    """Return how many rows and columns of cells the axes have pixels for, whatever is beside them.
+
+    Each cell then has a pixel at least, and none is left out where the picture is drawn.
+    """
+    box = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
+    high, wide = (max(side - MARGIN, side / 2) * PIXELS_AN_INCH for side in (box.height, box.width))
+    return max(1, int(high)), max(1, int(wide))
 
 
 def image(

@@ -53,12 +53,12 @@ def concentration(result: Observation, ax: "Sequence[Axes] | None" = None) -> "l
     >>> query, key = np.random.default_rng(0).normal(size=(2, 8, 100, 64))
     >>> axes = plots.concentration(observe(query, key))
     >>> axes[0].get_ylabel()
-    'entropy of a row, nats'
+    'entropy, nats'
     """
     found = _seen(result, "entropy", "max_weight")
     axes = drawing.new_axes(2, (8.4, 3.2)) if ax is None else drawing.given_axes(ax, 2)
     seeing = found["max_weight"] > 0
-    names = {"entropy": "entropy of a row, nats", "max_weight": "largest weight of a row"}
+    names = {"entropy": "entropy, nats", "max_weight": "largest weight"}
     for one, (name, label), style in zip(axes, names.items(), STYLES, strict=False):
         _spreads(one, [x[sees] for x, sees in zip(found[name], seeing, strict=True)], style)
         one.set_ylabel(label)
@@ -69,7 +69,7 @@ def concentration(result: Observation, ax: "Sequence[Axes] | None" = None) -> "l
     n_keys = 0 if result.received is None else result.received.shape[-1]
     if n_keys > 1:
         most = math.log(n_keys)
-        axes[0].set_ylabel(f"entropy of a row, nats (at most {most:.2f})")
+        axes[0].set_ylabel(f"entropy, nats (at most {most:.2f})")
         axes[0].axhline(most, color="0.5", linewidth=0.8, linestyle="--")
         axes[0].set_ylim(0, 1.03 * most)
     return axes

@@ -133,7 +133,12 @@ def bias_type(name: str, dtype: str) -> None:
 
 def ranks(shapes: Mapping[str, Shape]) -> None:
     """Refuse arrays without a length and a head size."""
-    letters = {"query": "(..., H, T, D)", "key": "(..., G, S, D)", "value": "(..., G, S, E)"}
+    letters = {
+        "query": "(..., H, T, D)",
+        "key": "(..., G, S, D)",
+        "value": "(..., G, S, E)",
+        "weights": "(..., T, S)",
+    }
     for name, shape in shapes.items():
         if len(shape) < 2:
             raise ValueError(
@@ -398,14 +403,16 @@ def value_needed(name: str) -> NoReturn:
 
 def head(x: object, front: Shape) -> Shape:
     """Return the place of one head in (..., H), or refuse it; None is the only one there is."""
+    if 0 in front:
+        raise ValueError(f"there must be a head to show: the axes before the rows are {front}")
+    first = (0,) * len(front)
     if x is None and math.prod(front) == 1:
-        return (0,) * len(front)
-    example = "0" if len(front) < 2 else f"({', '.join('0' * len(front))})"
+        return first
     numbers = x if isinstance(x, tuple) else (x,)
     if x is None or len(numbers) != len(front):
         raise ValueError(
-            f"`head` must be a place in {front}, the axes before queries and keys: got {x}; "
-            f"head={example if front else None} is the first"
+            f"`head` must be a place in {front}, the axes before the rows: got {x}; "
+            f"head={first[0] if len(first) == 1 else first or None} is the first"
         )
     place = []
     for number, size in zip(numbers, front, strict=True):
@@ -424,6 +431,12 @@ def cells(x: object) -> tuple[int, int]:
     return rows, columns
 
 
+def panels(n_axes: int, n: int) -> None:
+    """Refuse axes that are not one for each panel."""
+    if n_axes != n:
+        raise ValueError(f"`ax` must be {n} axes, one for each panel, got {n_axes}")
+
+
 def token_names(name: str, names: Sequence[str] | None, n: int) -> None:
     """Refuse names that are not one for each token."""
     if names is None:
@@ -438,10 +451,9 @@ def observed(found: Mapping[str, object]) -> None:
     """Refuse to show statistics that were not asked for."""
     missing = [name for name, x in found.items() if x is None]
     if missing:
-        names = ", ".join(repr(name) for name in found)
         raise ValueError(
             f"the observation must hold {' and '.join(missing)}: "
-            f"observe(query, key, statistics=({names},))"
+            f"observe(query, key, statistics={tuple(found)})"
         )
 
 

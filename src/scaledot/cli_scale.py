@@ -103,11 +103,11 @@ def _look(
         seen = Observation(**room)  # type: ignore[arg-type]  # no `top_k` among them
         with slices.refusals():
             found = diagnosis.judge(seen, problem.query.shape, layers=layers, **how)
-        if not with_pictures:
-            return found, None
-        return found, views.overview(
-            problem.query, problem.key, head=found.striking, seen=seen, advance=advance, **how
-        )
+            if not with_pictures:
+                return found, None
+            return found, views.overview(
+                problem.query, problem.key, head=found.striking, seen=seen, advance=advance, **how
+            )
 
 
 def _draw(

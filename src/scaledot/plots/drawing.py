@@ -60,8 +60,7 @@ def new_axes(n: int, size: tuple[float, float], columns: int | None = None) -> "
 def given_axes(ax: "Sequence[Axes]", n: int) -> "list[Axes]":
     """Return the axes that a caller gave, one for each of n panels."""
     axes = list(ax)
-    if len(axes) != n:
-        raise ValueError(f"`ax` must be {n} axes, one for each panel, got {len(axes)}")
+    checks.panels(len(axes), n)
     return axes
 
 

@@ -111,7 +111,7 @@ def received(result: Observation, ax: "Axes | None" = None, *, keys: Names = Non
     n_keys = found.shape[-1]
     checks.token_names("keys", keys, n_keys)
     ax = drawing.new_axes(1, (6.0, 3.2))[0] if ax is None else ax
-    mass = found.reshape(len(found), -1, n_keys).sum(axis=1)
+    mass = found.sum(axis=tuple(range(1, found.ndim - 1)))  # (H, S)
     view = WeightsView(mass, len(mass), n_keys, (1, 1)).coarser((len(mass), drawing.room(ax)[1]))
     together = "" if view.step[1] == 1 else f" and {view.step[1]:,} keys each"
     ax.set_xlabel(f"key (sums over all queries{together})")

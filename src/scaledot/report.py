@@ -41,7 +41,7 @@ COLUMNS = (
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1d21; --paper: #fdfdfc; --faint: #5b616b;
   --line: #d6d8dc; --card: #f3f4f5; --accent: #0062a3 }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e9eb; --paper: #16181c; --faint: #a5abb5;
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e8e9eb; --paper: #16181c; --faint: #a5abb5;
   --line: #3a3e46; --card: #1f2228; --accent: #6db8f2 } }
 * { box-sizing: border-box }
 body { margin: 0; color: var(--ink); background: var(--paper);
@@ -68,13 +68,13 @@ caption { text-align: left; color: var(--faint); padding-bottom: .4rem }
 figure { margin: 0; min-width: 0; break-inside: avoid }
 figure svg { display: block; width: 100%; height: auto; max-width: 34rem }
 figure svg text { font-family: inherit !important }
-@media (prefers-color-scheme: dark) { /* a blue that is seen on dark paper */
+@media screen and (prefers-color-scheme: dark) { /* a blue that is seen on dark paper */
   figure svg [style*="stroke: #0072b2"] { stroke: #56b4e9 !important }
   figure svg [style*="fill: #0072b2"] { fill: #56b4e9 !important } }
 figcaption { color: var(--faint); font-size: .92rem; max-width: 34rem }
 footer { color: var(--faint); font-size: .9rem; margin-top: 2rem; padding-bottom: 2rem }
-@media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --faint: #444;
-  --line: #bbb; --card: #fff } .table { overflow: visible } li, tr { break-inside: avoid } }
+@media print { body { font-size: .85rem } .table { overflow: visible }
+  th, td { padding: .15rem .4rem } li, tr { break-inside: avoid } }
 """
 
 

@@ -145,7 +145,7 @@ def test_a_page_says_and_shows_what_was_found(shell):
         for column in report.COLUMNS:
             assert column.cell(head) in page.text
     pictures = page.all("svg")
-    assert len(pictures) == len(page.all("figcaption")) == 4
+    assert len(pictures) == len(page.all("figcaption")) == len(report.CAPTIONS)
     for picture in pictures:
         assert picture["role"] == "img"
         assert picture["aria-label"] in page.text  # the caption, to be read by all

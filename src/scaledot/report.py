@@ -38,11 +38,25 @@ COLUMNS = (
            lambda head: f"{head.rows:,}"),
 )  # fmt: skip
 
+CAPTIONS = {
+    "scores": "Products of queries and keys spread by {before}; times the scale {scale} they are "
+    "the scores, and spread by {after}. From {sample}. The axis of the densities is logarithmic: a "
+    "normal distribution is a parabola.",
+    "weights": "Weights of {head}, a row for each query and a column for each key. Colour: {cell}.",
+    "entropy": "Entropy of the rows of each head. The dashed line is that of a row that weighs all "
+    "keys alike.",
+    "largest": "Largest weight of the rows of each head. At 1 a single key has all the weight, and "
+    "no gradient comes through.",
+    "received": "The weight that each key receives from all queries together. A peak that stands "
+    "alone is an attention sink.",
+}
+"""The pictures, and what they show in words."""
+
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1d21; --paper: #fdfdfc; --faint: #5b616b;
   --line: #d6d8dc; --card: #f3f4f5; --accent: #0062a3 }
-@media screen and (prefers-color-scheme: dark) { :root { --ink: #e8e9eb; --paper: #16181c; --faint: #a5abb5;
-  --line: #3a3e46; --card: #1f2228; --accent: #6db8f2 } }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e8e9eb; --paper: #16181c;
+  --faint: #a5abb5; --line: #3a3e46; --card: #1f2228; --accent: #6db8f2 } }
 * { box-sizing: border-box }
 body { margin: 0; color: var(--ink); background: var(--paper);
   font: 1rem/1.55 system-ui, sans-serif }
@@ -165,40 +179,26 @@ def _list(pairs: Iterable[tuple[str, str]]) -> str:
 def _figures(look: Overview) -> str:
     """Return the pictures, each with what it shows in words."""
     scores, seen = look.scores, look.seen
-    small, tall = (4.6, 3.4), (4.6, 5.6)
-    ax = new_axes(1, (5.2, 4.4))[0]
-    shown = look.weights.coarser(room(ax))
-    drawn = (
-        (
-            plots.scores(scores, new_axes(1, small)[0]),
-            "scores",
-            f"Products of queries and keys spread by {scores.std:.3g}; times the scale "
-            f"{scores.scale:.4g} they are the scores, and spread by "
-            f"{abs(scores.scale) * scores.std:.3g}. From {scores.label}. The axis of the densities "
-            "is logarithmic: a normal distribution is a parabola.",
-        ),
-        (
-            plots.concentration(seen, new_axes(2, tall, columns=1))[0],
-            "concentration",
-            "Entropy and largest weight of the rows of each head. The dashed line is the entropy "
-            "of a row that weighs all keys alike; a largest weight of 1 is all weight on one key.",
-        ),
-        (
-            plots.received(seen, new_axes(1, small)[0]),
-            "received",
-            "The weight that each key receives from all queries together. A peak that stands alone "
-            "is an attention sink.",
-        ),
-        (
-            plots.weights(shown, ax),
-            "weights",
-            f"Weights of {head_title(look.head)}, a row for each query and a column for each key. "
-            f"Colour: {shown.label}.",
-        ),
-    )
+    places = {
+        name: new_axes(1, (5.2, 5.6) if name == "weights" else (4.6, 3.4))[0] for name in CAPTIONS
+    }
+    shown = look.weights.coarser(room(places["weights"]))
+    plots.scores(scores, places["scores"])
+    plots.weights(shown, places["weights"])
+    plots.concentration(seen, (places["entropy"], places["largest"]))
+    plots.received(seen, places["received"])
+    facts = {
+        "before": f"{scores.std:.3g}",
+        "after": f"{abs(scores.scale) * scores.std:.3g}",
+        "scale": f"{scores.scale:.4g}",
+        "sample": scores.label,
+        "head": head_title(look.head),
+        "cell": shown.label,
+    }
+    captions = {name: text.format_map(facts) for name, text in CAPTIONS.items()}
     figures = (
-        f"<figure>\n{inline_svg(ax, name, text)}\n"
+        f"<figure>\n{inline_svg(places[name], name, text)}\n"
         f"<figcaption>{escape(text)}</figcaption>\n</figure>"
-        for ax, name, text in drawn
+        for name, text in captions.items()
     )
     return '<div class="figures">\n' + "\n".join(figures) + "\n</div>"

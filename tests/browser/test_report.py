@@ -54,7 +54,7 @@ def test_all_is_seen_and_nothing_is_asked_for(report, visit, width, scheme):
     findings = page.locator(".findings li")
     assert findings.count() > 0 or page.get_by_text("Nothing stands out.").is_visible()
     pictures = page.locator("figure svg[role=img]")
-    assert pictures.count() == 4
+    assert pictures.count() == 5
     for picture in pictures.all():
         box = picture.bounding_box()
         assert box["x"] >= 0

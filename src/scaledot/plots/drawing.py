@@ -134,6 +134,14 @@ def count_ticks(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
 
 
+def number_ticks(axis: Any) -> None:
+    """Let an axis of any numbers have few ticks, each written out beside it."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(5))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
+
+
 def name_ticks(axis: Any, names: Sequence[str]) -> None:
     """Write the names of tokens on an axis, each at its own: all, or every n-th as they fit."""
     from matplotlib.ticker import FuncFormatter, Locator

@@ -178,6 +178,7 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
     if result.n_products:
         ax.set_yscale("log")
         drawing.legend_above(ax, 1)
+    drawing.number_ticks(ax.xaxis)
     ax.set_xlabel(f"score ({result.label})")
     ax.set_ylabel("density")
     ax.grid(alpha=0.3)

@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -82,8 +83,9 @@ def test_cells_are_the_weights_of_the_whole(case, monkeypatch, cells, step, scor
     assert (again.label, again.step) == (view.label, view.step)
 
 
-def test_one_head_is_that_of_all(case):
+def test_one_head_is_that_of_all(case, any_engine):
     query, key, how = case
+    how = how | {"engine": any_engine}
     weights = weights_of(query, key, how)
     for place in np.ndindex(weights.shape[:-2]):
         one = view_weights(query, key, head=place, **how)
@@ -100,6 +102,18 @@ def test_a_row_of_cells_sums_to_one():
     finer = view_weights(query, key, cells=(101, 34), causal=True)
     assert finer.coarser((26, 17)).step == view.step == (4, 6)
     np.testing.assert_allclose(finer.coarser((26, 17)).cells, view.cells, rtol=1e-12)
+
+
+def test_weights_of_any_type_are_seen():
+    weights = np.array([[0.25, 0.75], [1, 0]])
+    for dtype in (np.float16, np.float32, ml_dtypes.bfloat16, np.dtype(">f8"), np.int8):
+        view = in_cells(weights.astype(dtype)).coarser((1, 2))
+        np.testing.assert_array_equal(view.cells, weights.astype(dtype).mean(0, np.float64)[None])
+    assert in_cells(weights.tolist()).cells.tolist() == weights.tolist()
+    with pytest.raises(TypeError, match="`weights` must hold real numbers, got complex128"):
+        in_cells(weights * 1j)
+    with pytest.raises(TypeError, match=r"`weights` must be an array .*, got NoneType"):
+        in_cells(None)
 
 
 def test_a_label_says_what_a_cell_is():

@@ -80,8 +80,10 @@ def _queries_of(n_cells: int, step: int, n_queries: int) -> np.ndarray:
 
 def in_cells(weights: Array) -> WeightsView:
     """Return weights (..., T, S) that are there already, each in a cell of its own."""
-    cells = arrays.on_host(weights)
-    checks.ranks({"weights": tuple(cells.shape)})
+    xp, given = arrays.adopt_all({"weights": weights})
+    (found,), _ = arrays.floats(xp, given)
+    checks.ranks({"weights": tuple(found.shape)})
+    cells = arrays.on_host(found)
     return WeightsView(cells, cells.shape[-2], cells.shape[-1], (1, 1))
 
 

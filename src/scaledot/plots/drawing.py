@@ -90,9 +90,13 @@ def image(
         ax.patch.set(facecolor="none", hatch="////", edgecolor="0.5", linewidth=0)
     ends = cells.shape[0] * step[0] - 0.5, cells.shape[1] * step[1] - 0.5
     drawn = ax.imshow(
-        np.ma.masked_invalid(cells), cmap=COLOURS, norm=PowerNorm(0.5, 0, largest or 1),
-        interpolation="none", aspect="auto", extent=(-0.5, ends[1], ends[0], -0.5),
-    )  # fmt: skip
+        np.ma.masked_invalid(cells),
+        cmap=COLOURS,
+        norm=PowerNorm(0.5, 0, largest or 1),
+        interpolation="none",
+        aspect="auto",
+        extent=(-0.5, ends[1], ends[0], -0.5),
+    )
     ax.set_xlim(-0.5, max(1, shape[1]) - 0.5)
     ax.set_ylim(max(1, shape[0]) - 0.5, -0.5)
     return drawn

@@ -32,6 +32,7 @@ def weights(
 
     Where there are more of them than the axes have pixels, neighbours share a cell: the weight that
     goes to its keys together, the mean over its queries. The colour bar says how many.
+    Colours go by the square root of the weight, as its numbers show; what is NaN is hatched.
 
     Parameters
     ----------

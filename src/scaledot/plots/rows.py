@@ -142,7 +142,7 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
     Parameters
     ----------
     result : ScoreHistogram
-        What `scaledot.score_histogram` returned.
+        What `scaledot.histograms.score_histogram` returned.
     ax : Axes, optional
         Where to draw; by default a figure of its own.
 

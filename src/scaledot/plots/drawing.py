@@ -132,18 +132,18 @@ def token_axis(axis: Any, names: Names) -> None:
 
 def count_ticks(axis: Any) -> None:
     """Let an axis count in whole numbers."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def number_ticks(axis: Any) -> None:
     """Let an axis of any numbers have few ticks, each written out beside it."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axis.set_major_locator(MaxNLocator(5))
-    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
+    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
 
 
 def name_ticks(axis: Any, names: Sequence[str]) -> None:

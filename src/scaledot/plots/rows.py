@@ -158,13 +158,14 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
     >>> from scaledot.histograms import score_histogram
     >>> query, key = np.random.default_rng(0).normal(size=(2, 8, 100, 64))
     >>> ax = plots.scores(score_histogram(query, key))
-    >>> ax.get_xlabel()
-    'score (all 800 rows, 80,000 products)'
+    >>> print(ax.get_xlabel())
+    score
+    all 800 rows, 80,000 products
     """
     ax = drawing.new_axes(1, (5.2, 3.4))[0] if ax is None else ax
     scale = result.scale
     for factor, name, style, thick in (  # the first shows beneath the second where they agree
-        (1.0, "query · key", STYLES[0], 2.6),
+        (1.0, "query · key", STYLES[0], 2.2),
         (scale, f"times the scale {scale:.4g}", STYLES[1], 1.1),
     ):
         edges, counts = result.edges * factor, result.counts
@@ -179,7 +180,7 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
         ax.set_yscale("log")
         drawing.legend_above(ax, 1)
     drawing.number_ticks(ax.xaxis)
-    ax.set_xlabel(f"score ({result.label})")
+    ax.set_xlabel("\n".join(["score", *result.label.split("; ")]))
     ax.set_ylabel("density")
     ax.grid(alpha=0.3)
     return ax

@@ -53,9 +53,9 @@ def head_title(place: tuple[int, ...]) -> str:
 
 def _mosaic() -> "list[Axes]":
     """Return the five axes of an overview."""
-    figure = drawing.new_axes(1, (14.0, 6.4))[0].figure
+    figure = drawing.new_axes(1, (15.0, 6.6))[0].figure
     figure.clear()
     panels: dict[str, Axes] = figure.subplot_mosaic(
-        [["scores", "entropy", "map"], ["received", "largest", "map"]], width_ratios=(1, 1, 1.6)
+        [["scores", "entropy", "map"], ["received", "largest", "map"]], width_ratios=(1, 1, 1.8)
     )
     return [panels[name] for name in ("scores", "entropy", "largest", "received", "map")]

@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 
+import array_api_strict
 import ml_dtypes
 import numpy as np
 import pytest
@@ -256,3 +257,19 @@ def test_an_overview_is_its_parts():
     assert overview(query, key, head=(1, -1)).head == (1, 2)
     assert overview(query[0, 0], key[0, 0]).head == ()
     assert overview(query, key, seen=seen).seen is seen
+
+
+def test_arrays_of_another_library(case):
+    query, key, how = case
+    theirs = {
+        name: array_api_strict.asarray(x) if isinstance(x, np.ndarray) else x
+        for name, x in how.items()
+    }
+    look = overview(query, key, head=0 if query.ndim > 2 else None, **how)
+    strict = overview(
+        *map(array_api_strict.asarray, (query, key)), head=look.head or None, **theirs
+    )
+    np.testing.assert_allclose(strict.weights.cells, look.weights.cells, rtol=1e-12, atol=1e-15)
+    np.testing.assert_array_equal(strict.scores.counts, look.scores.counts)
+    weights = attention(*map(array_api_strict.asarray, (query, key, key)), **theirs).weights
+    np.testing.assert_array_equal(in_cells(weights).cells, np.asarray(weights))

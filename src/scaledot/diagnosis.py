@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaledot import api, arrays, checks
-from scaledot.results import Array
+from scaledot.results import Array, Observation
 
 __all__ = ["Diagnosis", "Finding", "Head", "Thresholds", "diagnose"]
 
@@ -106,6 +106,11 @@ class Diagnosis:
     """The spread of each layer, where the first axis counts layers."""
     findings: tuple[Finding, ...]
 
+    @property
+    def striking(self) -> int | None:
+        """The first head that a finding names; None where none does."""
+        return next((finding.heads[0] for finding in self.findings if finding.heads), None)
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain types, as JSON takes it."""
         return {
@@ -177,19 +182,30 @@ def diagnose(
     >>> print(diagnose(query, key, scale=1.0).findings[0].kind)
     no-scale
     """
-    limits = Thresholds() if thresholds is None else thresholds
     seen = api.observe(query, key, statistics=STATISTICS, **how)
-    found = {name: arrays.on_host(getattr(seen, name)) for name in STATISTICS}
     shape = tuple(np.shape(query)) if not hasattr(query, "shape") else tuple(query.shape)
-    scale = how.get("scale")
-    scale = 1 / math.sqrt(max(1, shape[-1])) if scale is None else checks.real("scale", scale)
+    return judge(seen, shape, layers=layers, thresholds=thresholds, **how)
+
+
+def judge(
+    seen: Observation,
+    shape: tuple[int, ...],
+    *,
+    layers: bool = False,
+    thresholds: Thresholds | None = None,
+    **how: Any,
+) -> Diagnosis:
+    """Return what `diagnose` does from what was observed, `STATISTICS` of queries of a shape."""
+    limits = Thresholds() if thresholds is None else thresholds
+    found = {name: arrays.on_host(getattr(seen, name)) for name in STATISTICS}
+    scale = checks.scale(how.get("scale"), shape[-1])
     if layers and found["argmax"].ndim < 3:
         raise ValueError(
             f"`layers` needs an axis of layers before the heads, (layers, ..., H, T, D): got query "
             f"of shape {shape}"
         )
-    received = _by_head(found.pop("received"))  # (H, ..., S)
-    rows = {name: _by_head(x) for name, x in found.items()}  # (H, ..., T)
+    received = by_head(found.pop("received"))  # (H, ..., S)
+    rows = {name: by_head(x) for name, x in found.items()}  # (H, ..., T)
     heads = tuple(
         _head({name: x[h].reshape(-1) for name, x in rows.items()}, received[h], scale, limits)
         for h in range(len(received))
@@ -205,7 +221,7 @@ def diagnose(
     return Diagnosis(scale, suggested, heads, by_layer, findings)
 
 
-def _by_head(x: np.ndarray) -> np.ndarray:
+def by_head(x: np.ndarray) -> np.ndarray:
     """Return (..., H, T) as (H, ..., T)."""
     return np.moveaxis(x, -2, 0) if x.ndim > 1 else x[None]
 

@@ -1,7 +1,7 @@
 """One call in canonical form: what the engines work on, and where they put what they find."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from scaledot import arrays, masks
 from scaledot.layout import Layout, part_sizes
+from scaledot.layout import layout as layout_of
 from scaledot.results import Array
 from scaledot.scores import Scores, scores
 
@@ -109,6 +110,35 @@ class Problem(NamedTuple):
             **{
                 name: cut(getattr(self, name), index)
                 for name in ("mask", "bias", "sinks", "query_offset", "n_keys", "n_queries")
+            },
+        )
+
+    def of_head(self, place: tuple[int, ...]) -> "Problem":
+        """Return the problem of one head, at its place in (*lead, H), with no axes but its own."""
+        axes = self.layout
+        *lead, head = place or (0,)
+        grouped = (*lead, *divmod(head, axes.heads // axes.groups))
+        index = tuple(grouped[axis] for axis in (*axes.batch, *axes.folded))
+
+        def pick(x: Any, n_tail: int = 2) -> Any:
+            if x is None or isinstance(x, int):
+                return x
+            front = x.shape[: x.ndim - n_tail]
+            return x[(*(0 if n == 1 else i for i, n in zip(index, front, strict=False)), ...)]
+
+        query, key = pick(self.query), pick(self.key)
+        alone = layout_of(tuple(query.shape), tuple(key.shape), None)
+        return self._replace(
+            frame=replace(self.frame, layout=alone),
+            sizes=alone.sizes,
+            query=query,
+            key=key,
+            value=pick(self.value),
+            mask=pick(self.mask),
+            bias=pick(self.bias),
+            **{
+                name: pick(getattr(self, name), 1)
+                for name in ("sinks", "query_offset", "n_keys", "n_queries")
             },
         )
 

@@ -25,7 +25,7 @@ from scaledot import (
     vjp,
 )
 from scaledot.histograms import score_histogram
-from scaledot.scaling import train
+from scaledot.scaling import diagnose, train
 from scaledot.views import view_weights
 
 INF, NAN = np.inf, np.nan
@@ -292,6 +292,10 @@ CASES = {
     "rows range": Case(
         observe, (Q, K, V), {"statistics": "weights_of", "rows": [0, 2]}, ValueError,
         "`rows` must be between -2 and 1, for 2 queries: got 2",
+    ),
+    "layers": Case(
+        diagnose, (Q, K), {"layers": True}, ValueError,
+        r"`layers` needs an axis of layers before the heads, .*: got query of shape \(2, 4\)",
     ),
     "rows missing": Case(
         observe, (Q, K, V), {"statistics": "weights_of"}, ValueError,

@@ -317,7 +317,7 @@ def test_dead_and_unsound_arrays_are_not_called_healthy():
     query[1, 4] = np.inf
     (finding,) = diagnose(query, key).findings
     assert (finding.kind, finding.heads) == ("not-finite", (1,))
-    assert "1 rows" in finding.message
+    assert "1 of them" in finding.message
 
 
 def test_few_rows_or_keys_say_nothing_of_a_head():

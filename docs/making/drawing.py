@@ -4,12 +4,14 @@ An array of bools becomes a grid of what each query sees, one of numbers a grid 
 matplotlib become a picture. Every picture says in words what it shows.
 """
 
-import io
 import re
 from html import escape
 from typing import Any
+from zlib import crc32
 
 import numpy as np
+
+from scaledot.plots.drawing import inline_svg
 
 CELL = {"bool": (20, 20), "number": (38, 24)}
 """Width and height of a cell in pixels."""
@@ -90,16 +92,10 @@ def _words(panel: np.ndarray) -> str:
 
 def chart(ax: Any, caption: str) -> str:
     """Return the figure of some axes as inline SVG: greys become the colour of the text, faded."""
-    from scaledot import plots
-
-    file = io.BytesIO()
-    plots.save(ax, file, ".svg")  # type: ignore[arg-type]  # matplotlib takes files as well
-    svg = file.getvalue().decode()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
+    svg = inline_svg(ax, f"chart-{crc32(caption.encode()):x}", caption)
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)
     svg = re.sub(r"#([0-9a-f]{2})\1\1\b", _of_text, svg)
-    svg = re.sub(r"\n\s*", " ", svg)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1)
+    return re.sub(r"\n\s*", " ", svg)
 
 
 def _of_text(grey: re.Match[str]) -> str:

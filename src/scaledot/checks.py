@@ -373,6 +373,15 @@ def row_numbers(shape: Shape, dtype: str) -> None:
         raise TypeError(f"`rows` must be a list of ints, got {dtype} of shape {shape}")
 
 
+def layers(rank: int, query: Shape) -> None:
+    """Refuse to count the layers of a query without an axis of them."""
+    if rank < 4:
+        raise ValueError(
+            "`layers` needs an axis of layers before the heads, (layers, ..., H, T, D): got query "
+            f"of shape {query}"
+        )
+
+
 def rows_needed(asked: bool, given: bool) -> None:
     """Refuse `weights_of` without rows, and rows without `weights_of`."""
     if asked and not given:

@@ -199,11 +199,8 @@ def judge(
     limits = Thresholds() if thresholds is None else thresholds
     found = {name: arrays.on_host(getattr(seen, name)) for name in STATISTICS}
     scale = checks.scale(how.get("scale"), shape[-1])
-    if layers and found["argmax"].ndim < 3:
-        raise ValueError(
-            f"`layers` needs an axis of layers before the heads, (layers, ..., H, T, D): got query "
-            f"of shape {shape}"
-        )
+    if layers:
+        checks.layers(found["argmax"].ndim + 1, shape)
     received = by_head(found.pop("received"))  # (H, ..., S)
     rows = {name: by_head(x) for name, x in found.items()}  # (H, ..., T)
     heads = tuple(
@@ -324,8 +321,9 @@ def _of_heads(heads: tuple[Head, ...], limits: Thresholds, typical: float) -> li
             found.append(Finding(kind, tuple(chosen), f"{_named(chosen)}: {message}"))
 
     unsound = [n for n, head in enumerate(heads) if head.unsound]
-    add("not-finite", unsound, f"{sum(heads[n].unsound for n in unsound)} rows see a NaN or an "
-        "infinite score and are left out of all other numbers; look for what made it")  # fmt: skip
+    add("not-finite", unsound, f"rows that see a NaN or an infinite score, "
+        f"{sum(heads[n].unsound for n in unsound)} of them, are left out of all other numbers; "
+        "look for what made it")  # fmt: skip
     collapsed = [n for n, h in numbered if h.saturated >= limits.most and h.one_key >= limits.most]
     add("collapsed", collapsed, "nearly every query gives all its weight to the same key; shrink "
         "the queries and keys of the head, or start it anew")  # fmt: skip

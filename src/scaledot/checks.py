@@ -373,9 +373,9 @@ def row_numbers(shape: Shape, dtype: str) -> None:
         raise TypeError(f"`rows` must be a list of ints, got {dtype} of shape {shape}")
 
 
-def layers(rank: int, query: Shape) -> None:
-    """Refuse to count the layers of a query without an axis of them."""
-    if rank < 4:
+def layers(query: Shape, key: Shape) -> None:
+    """Refuse to count layers without an axis of them."""
+    if max(len(query), len(key)) < 4:
         raise ValueError(
             "`layers` needs an axis of layers before the heads, (layers, ..., H, T, D): got query "
             f"of shape {query}"

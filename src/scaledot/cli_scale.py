@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 import scaledot.scaling
-from scaledot import diagnosis, files, flags, printing, slices, views
+from scaledot import checks, diagnosis, files, flags, printing, slices, views
 from scaledot.diagnosis import Diagnosis
 from scaledot.files import Refusal
 from scaledot.results import Observation
@@ -80,6 +80,9 @@ def explain(
     )
     problem = flags.problem(inputs, given)._replace(value=None, statistics=("received",))
     plan = slices.plan(problem)
+    if layers:
+        with slices.refusals():
+            checks.layers(problem.query.shape, problem.key.shape)
     pinned = problem._replace(how=problem.how | {"engine": plan.engine})  # as `run` does
     with ExitStack() as stack:
         drafts = {path: stack.enter_context(files.replacing(path)) for path in (plot, html) if path}

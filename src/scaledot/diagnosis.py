@@ -182,8 +182,10 @@ def diagnose(
     >>> print(diagnose(query, key, scale=1.0).findings[0].kind)
     no-scale
     """
+    shape, of_key = (tuple(getattr(x, "shape", None) or np.shape(x)) for x in (query, key))
+    if layers:
+        checks.layers(shape, of_key)
     seen = api.observe(query, key, statistics=STATISTICS, **how)
-    shape = tuple(np.shape(query)) if not hasattr(query, "shape") else tuple(query.shape)
     return judge(seen, shape, layers=layers, thresholds=thresholds, **how)
 
 
@@ -199,8 +201,6 @@ def judge(
     limits = Thresholds() if thresholds is None else thresholds
     found = {name: arrays.on_host(getattr(seen, name)) for name in STATISTICS}
     scale = checks.scale(how.get("scale"), shape[-1])
-    if layers:
-        checks.layers(found["argmax"].ndim + 1, shape)
     received = by_head(found.pop("received"))  # (H, ..., S)
     rows = {name: by_head(x) for name, x in found.items()}  # (H, ..., T)
     heads = tuple(

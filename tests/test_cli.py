@@ -688,7 +688,7 @@ def test_permissions(refused, monkeypatch):
     assert "cannot read in.npz: Permission denied" in refused("run", "in.npz")
     assert "cannot read in.npy: Permission denied" in refused("run", *["in.npy"] * 3)
     monkeypatch.setattr(
-        files, "read_inputs", lambda _: dict(zip(files.REQUIRED, PLAIN, strict=True))
+        files, "read_inputs", lambda *_: dict(zip(files.REQUIRED, PLAIN, strict=True))
     )
     err = refused("run", "in.npz", "--output", "out.npz")
     assert "cannot write out.npz: Permission denied" in err

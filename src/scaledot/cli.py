@@ -60,7 +60,9 @@ def shell(arguments: Sequence[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # what click, or typer's own copy of it, raises
             raise
-        return _complain(f"{error.format_message().rstrip('.')}; see `scaledot --help`")
+        context = getattr(error, "ctx", None)
+        asked = "scaledot" if context is None else context.command_path
+        return _complain(f"{error.format_message().rstrip('.')}; see `{asked} --help`")
     if status == INTERRUPTED:  # what newer versions of typer return for Ctrl-C
         _complain("interrupted, nothing was written")
     return int(status or 0)

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 import scaledot.scaling
@@ -65,7 +64,8 @@ def explain(
 ) -> None:
     """Say what the scores of the arrays in files look like, and what to do about it.
 
-    INPUTS as for `scaledot run`. --scale is the one that your own code uses.
+    INPUTS as for `scaledot run`, but query and key are enough: two .npy files, or one .npz or
+    .safetensors without a value. --scale is the one that your own code uses.
     """
     if plot is not None:
         _check_picture("--plot", plot, PICTURES, inputs)
@@ -78,7 +78,7 @@ def explain(
         scale=scale,
         softcap=softcap,
     )
-    problem = flags.problem(inputs, given)._replace(value=None, statistics=("received",))
+    problem = flags.problem(inputs, given, ("query", "key"))._replace(statistics=("received",))
     plan = slices.plan(problem)
     if layers:
         with slices.refusals():
@@ -131,13 +131,15 @@ def _draw(
 
 # ------------------------------------------------------------------------------- scaledot scaling
 
-Sizes = Annotated[list[int] | None, typer.Argument(metavar="D", hidden=True)]
+Sizes = Annotated[list[str] | None, typer.Argument(metavar="D", hidden=True)]
 Dims = Annotated[
     bool, typer.Option("--dims", help="The sizes D that follow. Default: 4 16 64 256 1024.")
 ]
-Pairs = Annotated[int, typer.Option(metavar="N", help="Pairs of random vectors at each size.")]
-Keys = Annotated[int, typer.Option(metavar="N", help="Keys that each query weighs.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the random numbers.")]
+Pairs = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Pairs of random vectors at each size.")
+]
+Keys = Annotated[int, typer.Option(metavar="N", min=1, help="Keys that each query weighs.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the random numbers.")]
 Train = Annotated[
     bool, typer.Option("--train", help="Also train a small model with and without the scale.")
 ]
@@ -169,22 +171,31 @@ def scaling(
         raise Refusal("--dims needs at least one size, such as --dims 4 64 1024")
     if plot is not None:
         _check_picture("--plot", plot, PICTURES, [])
-    with slices.refusals():
-        study = scaledot.scaling.study(
-            sizes or (4, 16, 64, 256, 1024), pairs, keys, rng=np.random.default_rng(seed)
-        )
+    chosen = [_size(text) for text in sizes or ("4", "16", "64", "256", "1024")]
+    with ExitStack() as stack:
+        draft = stack.enter_context(files.replacing(plot)) if plot else None
+        study = scaledot.scaling.study(chosen, pairs, keys, rng=seed)
         training = scaledot.scaling.train(rng=seed) if train else None
-    console = printing.plain_console()
-    if as_json:
-        found = {"study": study.to_dict(), "training": training and training.to_dict()}
-        console.print(json.dumps(found))
-    else:
-        console.print(str(study))
-        if training is not None:
-            console.print(f"\ntraining, d = {training.d}\n{training}")
-    if plot is not None:
-        from scaledot import plots
+        console = printing.plain_console()
+        if as_json:
+            found = {"study": study.to_dict(), "training": training and training.to_dict()}
+            console.print(json.dumps(found))
+        else:
+            console.print(str(study))
+            if training is not None:
+                console.print(
+                    f"\ntraining, d = {training.d}, learning rate {training.learning_rate:g}: with "
+                    f"the scale 1/sqrt(d), and without\n{training}"
+                )
+        if plot is not None and draft is not None:
+            from scaledot import plots
 
-        with files.replacing(plot) as draft:
             drawn = plots.study(study)[0] if training is None else plots.training(training)
             plots.save(drawn, draft, plot.suffix)
+
+
+def _size(text: str) -> int:
+    """Return a size that was given to --dims, or refuse it."""
+    if not text.isdecimal() or int(text) < 1:
+        raise Refusal(f"--dims takes whole numbers of at least 1, such as 4 64 1024; got {text!r}")
+    return int(text)

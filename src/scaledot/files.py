@@ -16,8 +16,6 @@ REQUIRED = ("query", "key", "value")
 OPTIONAL = ("mask", "bias", "sinks", "key_lengths", "query_lengths", "query_offset")
 SHORT = {"q": "query", "k": "key", "v": "value"}
 
-INPUTS = "one .npz, one .safetensors, or three .npy files (query key value)"
-
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 SAFETENSORS_TYPES = {
@@ -38,17 +36,23 @@ class Refusal(Exception):
 # -------------------------------------------------------------------------------------- reading
 
 
-def read_inputs(paths: Sequence[Path]) -> dict[str, Array]:
-    """Return the arrays of the input files by their full names, query, key and value first."""
+def read_inputs(paths: Sequence[Path], required: Sequence[str] = REQUIRED) -> dict[str, Array]:
+    """Return the arrays of the input files by their full names, the required ones first.
+
+    Those of `REQUIRED` that are not required may be there, and are not read.
+    """
     suffixes = [path.suffix.lower() for path in paths]
-    if suffixes == [".npy"] * 3:
-        return {name: _read_npy(path) for name, path in zip(REQUIRED, paths, strict=True)}
+    if len(required) <= len(paths) <= len(REQUIRED) and set(suffixes) == {".npy"}:
+        return {name: _read_npy(path) for name, path in zip(required, paths, strict=False)}
     if suffixes == [".npz"]:
-        return _read_npz(paths[0])
+        return _read_npz(paths[0], required)
     if suffixes == [".safetensors"]:
-        return _read_safetensors(paths[0])
-    given = " ".join(map(str, paths))
-    raise Refusal(f"inputs must be {INPUTS}; got {given}")
+        return _read_safetensors(paths[0], required)
+    count = "three" if len(required) == len(REQUIRED) else "two"
+    raise Refusal(
+        f"inputs must be one .npz, one .safetensors, or {count} .npy files "
+        f"({' '.join(required)}); got {' '.join(map(str, paths))}"
+    )
 
 
 @contextmanager
@@ -74,12 +78,12 @@ def _read_npy(path: Path) -> Array:
         return _array(stream, f"{path}")
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
+def _read_npz(path: Path, required: Sequence[str]) -> dict[str, Array]:
     """Return the arrays of a .npz file; names are looked at before any array is read."""
     with _reading(path), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         found = {}
-        for name, stored in _known(path, members).items():
+        for name, stored in _known(path, members, required).items():
             with archive.open(members[stored]) as stream:
                 found[name] = _array(stream, f"`{stored}` in {path}")
         return found
@@ -109,7 +113,7 @@ def _array(stream: IO[bytes], what: str) -> Array:
     return array
 
 
-def _read_safetensors(path: Path) -> dict[str, Array]:
+def _read_safetensors(path: Path, required: Sequence[str]) -> dict[str, Array]:
     """Return the arrays of a .safetensors file; bfloat16 among them."""
     try:
         from safetensors import SafetensorError, deserialize
@@ -125,7 +129,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
         name: np.frombuffer(
             tensors[stored]["data"], _numpy_type(tensors[stored]["dtype"], f"`{stored}` in {path}")
         ).reshape(tensors[stored]["shape"])
-        for name, stored in _known(path, tensors).items()
+        for name, stored in _known(path, tensors, required).items()
     }
 
 
@@ -146,7 +150,7 @@ def _numpy_type(stored: str, what: str) -> np.dtype[Any]:
     return np.dtype(SAFETENSORS_TYPES[stored]).newbyteorder("<")
 
 
-def _known(path: Path, stored: Mapping[str, object]) -> dict[str, str]:
+def _known(path: Path, stored: Mapping[str, object], required: Sequence[str]) -> dict[str, str]:
     """Return {name: its name in the file}, or refuse missing, unknown and doubled names."""
     names = (*REQUIRED, *OPTIONAL)
     found: dict[str, str] = {}
@@ -158,11 +162,11 @@ def _known(path: Path, stored: Mapping[str, object]) -> dict[str, str]:
         if name in found:
             raise Refusal(f"{path} holds `{name}` twice, as `{found[name]}` and as `{own}`")
         found[name] = own
-    missing = [f"`{name}`" for name in REQUIRED if name not in found]
+    missing = [f"`{name}`" for name in required if name not in found]
     if missing:
         held = ", ".join(stored) or "nothing"
         raise Refusal(f"{path} lacks {' and '.join(missing)}; it holds {held}")
-    return {name: found[name] for name in names if name in found}
+    return {name: found[name] for name in (*required, *OPTIONAL) if name in found}
 
 
 # -------------------------------------------------------------------------------------- writing

@@ -64,10 +64,12 @@ def _bound(text: str) -> int | None:
         ) from None
 
 
-def problem(inputs: Sequence[Path], flags: dict[str, Any]) -> slices.Problem:
-    """Return what the files and the flags ask for together."""
-    arrays = files.read_inputs(inputs)
-    query, key, value = (arrays.pop(name) for name in files.REQUIRED)
+def problem(
+    inputs: Sequence[Path], flags: dict[str, Any], required: Sequence[str] = files.REQUIRED
+) -> slices.Problem:
+    """Return what the files and the flags ask for together; None for a value that is not wanted."""
+    arrays = files.read_inputs(inputs, required)
+    query, key, value = arrays.pop("query"), arrays.pop("key"), arrays.pop("value", None)
     how: dict[str, Any] = dict(arrays)
     for name in ("key_lengths", "query_lengths", "query_offset"):
         if name in how and name in flags:

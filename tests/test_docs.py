@@ -51,7 +51,7 @@ def test_every_restriction_has_a_section():
 
 
 def test_every_finding_has_a_section():
-    source = (ROOT / "src" / "scaledot" / "diagnosis.py").read_text(encoding="utf-8")
+    source = (ROOT / "src" / "scaledot" / "findings.py").read_text(encoding="utf-8")
     kinds = " ".join(re.search(r'kind: str\n    """One of: (.*?)\."""', source, re.S)[1].split())
     assert set(kinds.split(", ")) <= set(headings("diagnosis"))
 

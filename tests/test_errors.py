@@ -25,7 +25,7 @@ from scaledot import (
     vjp,
 )
 from scaledot.histograms import score_histogram
-from scaledot.scaling import diagnose, train
+from scaledot.scaling import Thresholds, diagnose, study, train
 from scaledot.views import view_weights
 
 INF, NAN = np.inf, np.nan
@@ -297,6 +297,28 @@ CASES = {
         diagnose, (Q, K), {"layers": True}, ValueError,
         r"`layers` needs an axis of layers before the heads, .*: got query of shape \(2, 4\)",
     ),
+    "layers kind": Case(
+        diagnose, HEADS[:2], {"layers": 1}, TypeError, "`layers` must be True or False, got 1",
+    ),
+    "statistics of a diagnosis": Case(
+        diagnose, (Q, K), {"statistics": "all"}, TypeError, "unknown option 'statistics'.*valid",
+    ),
+    "thresholds kind": Case(
+        diagnose, (Q, K), {"thresholds": {"cap": 3.0}}, TypeError,
+        r"`thresholds` must be Thresholds, got dict; pass for example Thresholds\(cap=50\.0\)",
+    ),
+    "threshold of nothing": Case(
+        diagnose, (Q, K), {"thresholds": Thresholds(cap=-1.0)}, ValueError,
+        r"`thresholds\.cap` must be greater than 0, got -1\.0; leave it out for the default",
+    ),
+    "threshold kind": Case(
+        diagnose, (Q, K), {"thresholds": Thresholds(least="a")}, TypeError,
+        r"`thresholds\.least` must be a number, got str",
+    ),
+    "threshold NaN": Case(
+        diagnose, (Q, K), {"thresholds": Thresholds(sink=NAN)}, ValueError,
+        r"`thresholds\.sink` must be finite, got nan",
+    ),
     "rows missing": Case(
         observe, (Q, K, V), {"statistics": "weights_of"}, ValueError,
         r"`weights_of` needs `rows`, .*rows=\[0, 5\]; for all of them use `attention`",
@@ -475,6 +497,42 @@ CASES = {
     ),
 }  # fmt: skip
 
+STUDIED = {
+    "dims of one": Case(
+        study, (4,), {}, TypeError, r"`dims` must be a list, got int 4; pass \(4,\)",
+    ),
+    "scales of one": Case(
+        study, (), {"scales": "none"}, TypeError,
+        r"`scales` must be a list, got str 'none'; pass \('none',\)",
+    ),
+    "dims range": Case(study, ((0,),), {}, ValueError, "`dims` must be at least 1, got 0"),
+    "scale of an unknown name": Case(
+        study, (), {"scales": ("sqrt",)}, ValueError, "unknown scale 'sqrt'.*valid are: none",
+    ),
+    "scale that is infinite somewhere": Case(
+        study, ((4, 8),), {"scales": ("none", lambda d: INF if d > 4 else 1.0)}, ValueError,
+        "`scale <lambda> at d = 8` must be finite, got inf",
+    ),
+    "negative seed": Case(study, (), {"rng": -1}, ValueError, "`rng` must be at least 0, got -1"),
+    "seed kind": Case(
+        study, (), {"rng": "a"}, TypeError,
+        r"`rng` must be a seed, a numpy\.random\.Generator or None, got str",
+    ),
+    "saturated kind": Case(
+        study, (), {"saturated": "a"}, TypeError, "`saturated` must be a number, got str",
+    ),
+    "steps": Case(train, (), {"steps": 0}, ValueError, "`steps` must be at least 1, got 0"),
+    "negative seed of a training": Case(
+        train, (), {"rng": -2}, ValueError, "`rng` must be at least 0, got -2",
+    ),
+    "learning rate": Case(
+        train, (), {"learning_rate": NAN}, ValueError, "`learning_rate` must be finite, got nan",
+    ),
+    "negative noise": Case(
+        train, (), {"noise": -1}, ValueError, r"`noise` must be at least 0, got -1\.0",
+    ),
+}  # fmt: skip
+
 PICTURED = {
     "one of many heads": Case(
         plots.weights, (zeros(3, 4, 5),), {}, ValueError,
@@ -562,7 +620,7 @@ def without_numba(monkeypatch):
 
 
 @pytest.mark.usefixtures("idle")
-@pytest.mark.parametrize("case", CASES.values(), ids=map(case_id, CASES))
+@pytest.mark.parametrize("case", (CASES | STUDIED).values(), ids=map(case_id, CASES | STUDIED))
 def test_a_refusal_says_what_must_hold(case):
     refusal(case)
 
@@ -606,7 +664,7 @@ def without_matplotlib(monkeypatch):
 @pytest.mark.usefixtures("without_numba", "without_matplotlib")
 def test_every_refusal_is_tested():
     """Each `raise` of `checks` is reached by a case above."""
-    cases = (*CASES.values(), *PICTURED.values(), NO_NUMBA, NO_MATPLOTLIB)
+    cases = (*CASES.values(), *STUDIED.values(), *PICTURED.values(), NO_NUMBA, NO_MATPLOTLIB)
     reached = set().union(*(places_of(refusal(case)) for case in cases))
     _, pullback = vjp(Q, K, V)
     for case in PULLED.values():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from scaledot import cli, cli_scale, plots, report, slices, views
 from scaledot.scaling import diagnose
@@ -110,6 +111,17 @@ def test_what_is_drawn_is_what_the_library_sees(shell, monkeypatch, drawn, score
         np.testing.assert_allclose(seen, wanted, rtol=1e-12, atol=1e-15)
 
 
+def test_the_head_of_the_entry_that_a_finding_names_is_drawn(shell, drawn):
+    query, key = np.random.default_rng(0).normal(size=(2, 3, 4, 60, 16))
+    query[2, 1, :, 0], key[2, 1, 7, 0] = 30, 60
+    save(query=query, key=key)
+    code, out, _ = shell("explain", "in.npz", "--plot", "out.png")
+    assert code == 0
+    assert "head 1 of entry 2: nearly every query" in out
+    assert drawn[0].head == (2, 1)
+    assert drawn[0].weights.cells[:, 7].mean() > 0.9
+
+
 def test_without_findings_it_is_the_first_head(shell, drawn):
     save()
     shell("explain", "in.npz", "--plot", "out.png")
@@ -127,6 +139,42 @@ def test_pictures_of_little(shell, shape):
     assert (code, err) == (0, "")
 
 
+# -------------------------------------------------------------------------------- without a value
+
+
+def test_no_value_is_needed(shell):
+    query, key = np.random.default_rng(0).normal(size=(2, 3, 40, 16)).astype(np.float32)
+    np.savez("in.npz", q=query, k=key, key_lengths=np.array(30))
+    code, out, err = shell("explain", "in.npz", "--html", "out.html")
+    assert (code, out, err) == (0, f"{diagnose(query, key, key_lengths=30)}\n", "")
+    want = f"{diagnose(query, key)}\n"
+    save_file({"query": query, "key": key}, "in.safetensors")
+    assert shell("explain", "in.safetensors")[:2] == (0, want)
+    np.save("query.npy", query)
+    np.save("key.npy", key)
+    assert shell("explain", "query.npy", "key.npy")[:2] == (0, want)
+    # One that is there is not even read.
+    Path("value.npy").write_text("no array")
+    assert shell("explain", "query.npy", "key.npy", "value.npy")[:2] == (0, want)
+    np.savez("more.npz", query=query, key=key, value=np.zeros(7))
+    assert shell("explain", "more.npz")[:2] == (0, want)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (["in.npy"], "or two .npy files (query key); got in.npy"),
+        (["in.npy"] * 4, "or two .npy files (query key); got in.npy in.npy in.npy in.npy"),
+        (["key.npz"], "key.npz lacks `query`; it holds key"),
+    ],
+)
+def test_query_and_key_are_needed(shell, inputs, message):
+    np.savez("key.npz", key=np.zeros((3, 4)))
+    code, _, err = shell("explain", *inputs)
+    assert code == 2
+    assert message in err
+
+
 # ---------------------------------------------------------------------------------------- a page
 
 
@@ -140,7 +188,7 @@ def test_a_page_says_and_shows_what_was_found(shell):
     assert [len(page.all(tag)) for tag in ("h1", "main", "header", "footer")] == [1, 1, 1, 1]
     assert "Attention scores of in.npz" in page.text
     assert page.text.index(found.findings[0].message) < page.text.index("spread")
-    assert [cell["scope"] for cell in page.all("th")] == ["col"] * 9 + ["row"] * 3
+    assert [cell["scope"] for cell in page.all("th")] == ["col"] * 11 + ["row"] * 3
     for head in found.heads:
         for column in report.COLUMNS:
             assert column.cell(head) in page.text

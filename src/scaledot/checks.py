@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import NoReturn
+from typing import Any, NoReturn
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -283,6 +283,48 @@ def real(name: str, x: object) -> float:
     if not math.isfinite(number):
         raise ValueError(f"`{name}` must be finite, got {number}")
     return number
+
+
+def at_least_zero(name: str, x: object) -> float:
+    """Return a finite float no smaller than 0, or refuse it."""
+    number = real(name, x)
+    if number < 0:
+        raise ValueError(f"`{name}` must be at least 0, got {number}")
+    return number
+
+
+def seed(name: str, x: object) -> Any:
+    """Return what numpy.random.default_rng makes a generator of, or refuse it."""
+    if x is None or hasattr(x, "bit_generator"):
+        return x
+    if isinstance(x, bool) or not isinstance(x, Integral):
+        raise TypeError(
+            f"`{name}` must be a seed, a numpy.random.Generator or None, got {type(x).__name__}"
+        )
+    return integer(name, x, least=0)
+
+
+def several(name: str, x: object) -> list[Any]:
+    """Return the members of a list, or refuse what stands alone."""
+    if isinstance(x, str) or not isinstance(x, Iterable):
+        raise TypeError(f"`{name}` must be a list, got {type(x).__name__} {x!r}; pass ({x!r},)")
+    return list(x)
+
+
+def thresholds(limits: object, kind: type) -> None:
+    """Refuse thresholds that are not of their kind, or that no number could pass."""
+    if not isinstance(limits, kind):
+        raise TypeError(
+            f"`thresholds` must be {kind.__name__}, got {type(limits).__name__}; pass for example "
+            f"{kind.__name__}(cap=50.0)"
+        )
+    assert isinstance(limits, tuple)
+    fields: dict[str, object] = limits._asdict()  # type: ignore[attr-defined]
+    for name, x in fields.items():
+        if real(f"thresholds.{name}", x) <= 0:
+            raise ValueError(
+                f"`thresholds.{name}` must be greater than 0, got {x}; leave it out for the default"
+            )
 
 
 def fits(name: str, x: float | None, dtype: str, *, normal: bool = False) -> None:

@@ -3,93 +3,54 @@
 All numbers come from `scaledot.observe` without a value: no score matrix, no second product.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from textwrap import fill
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from scaledot import api, arrays, checks
+from scaledot.call import prepare
+from scaledot.findings import Case, Finding, find, layer_spreads, typical_spread
+from scaledot.heads import Head, Thresholds
+from scaledot.places import STATISTICS, seen_by_place
 from scaledot.results import Array, Observation
+from scaledot.tables import table
 
-__all__ = ["Diagnosis", "Finding", "Head", "Thresholds", "diagnose"]
+__all__ = ["COLUMNS", "Column", "Diagnosis", "diagnose", "judge"]
 
-HALF_LIMIT = 65504.0
-"""The largest finite float16 (IEEE 754)."""
-STATISTICS = (
-    "max_score", "argmax", "max_weight", "effective_keys", "jacobian_norm", "score_std",
-    "peak_product", "received",
+
+class Column(NamedTuple):
+    """A column of the table of heads."""
+
+    name: str
+    meaning: str
+    text: Callable[[Head], str]
+
+    def cell(self, head: Head) -> str:
+        """Return the number of a head in words; a dash where no row has one."""
+        return self.text(head) if head.rows else "–"
+
+
+COLUMNS = (
+    Column("spread", "standard deviation of the scaled products of a row, before cap and bias; "
+           "about 1 is healthy", lambda head: f"{head.spread:.3g}"),
+    Column("unscaled", "the same before the scale", lambda head: f"{head.spread_before:.3g}"),
+    Column("one-hot", "share of rows that give one key nearly all their weight, so that no "
+           "gradient comes through", lambda head: f"{head.saturated:.0%}"),
+    Column("flat", "share of rows that weigh all keys alike", lambda head: f"{head.flat:.0%}"),
+    Column("grad", "mean norm of the softmax Jacobian: how much gradient comes through",
+           lambda head: f"{head.gradient:.3g}"),
+    Column("largest", "largest absolute scaled product", lambda head: f"{head.largest_score:.3g}"),
+    Column("overflow", "rows with a product that float16 could not hold, before the scale",
+           lambda head: f"{head.overflows}"),
+    Column("clip", "QK-Clip's factor for the scores: 1 where none is beyond the cap",
+           lambda head: f"{head.clip:.2g}"),
+    Column("sinks", "keys that take far more than their share of the weight",
+           lambda head: f"{len(head.sinks)}"),
+    Column("rows", "rows that see a key, and neither NaN nor infinity",
+           lambda head: f"{head.rows}"),
 )  # fmt: skip
-
-
-class Thresholds(NamedTuple):
-    """From where on something is worth a word; each can be set in `diagnose`."""
-
-    saturated: float = 0.99
-    """Largest weight of a row whose gradient is as good as dead: ‖Jacobian‖ ≤ 0.0198."""
-    flat: float = 0.05
-    """Spread of the scores of a row below which its weights differ by no more than some percent."""
-    most: float = 0.9
-    """Share of rows that makes a property one of the head."""
-    low_spread: float = 1 / 3
-    high_spread: float = 3.0
-    """Where the spread of scores leaves the neighbourhood of 1 that 1/√d gives random vectors
-    (Vaswani et al. 2017, section 3.2.1, footnote 4)."""
-    sink: float = 0.3
-    """Mean weight of a key over the queries that makes it a sink (Gu et al. 2024, "When Attention
-    Sink Emerges in Language Models", section 3.2)."""
-    cap: float = 100.0
-    """Largest score that QK-Clip allows (Kimi Team 2025, "Kimi K2", section 2.1)."""
-    growth: float = 1.2
-    """Factor from layer to layer by which growing scores become worth a word."""
-    least: int = 16
-    """Rows, and for sinks keys, that it takes to say something of a head."""
-
-
-class Head(NamedTuple):
-    """The numbers of one head, over all batches and rows that see a key."""
-
-    spread: float
-    """Standard deviation of the scores of a row, after the scale; root of its mean square."""
-    spread_before: float
-    """The same of the products, before the scale."""
-    saturated: float
-    """Share of saturated rows."""
-    flat: float
-    """Share of rows that weigh all keys alike: scores and weights hardly differ."""
-    gradient: float
-    """Mean norm of the softmax Jacobian."""
-    largest_score: float
-    """Largest absolute scaled product."""
-    overflows: int
-    """Rows with a product that float16 could not hold, before the scale."""
-    one_key: float
-    """Share of rows whose largest weight is on the most frequent key."""
-    sinks: tuple[int, ...]
-    """Keys that receive far more than their share."""
-    sink_weight: float
-    """The largest mean weight of a key over the queries."""
-    rows: int
-    """Rows that see a key, and neither NaN nor infinity."""
-    unsound: int
-    """Rows that see a NaN or an infinite score; they are left out of all other numbers."""
-    clip: float
-    """QK-Clip's factor γ = min(1, cap / largest score) for the scores of this head."""
-
-
-class Finding(NamedTuple):
-    """Something worth a word."""
-
-    kind: str
-    """One of: no-scale, wrong-size, spread, collapsed, uniform, growing, overflow, sink, clip,
-    not-finite."""
-    heads: tuple[int, ...]
-    """The heads it is about; all of them where empty."""
-    message: str
-    """What it is, and what to do."""
+"""What is shown of a head, in words and on the page."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +60,17 @@ class Diagnosis:
     scale: float
     """The scale that was used."""
     suggested_scale: float | None
-    """The scale that would bring the spread of the median head to 1; None where scores hardly
-    differ, so that none would."""
+    """The scale that would bring the spread of the median head to 1; None where products hardly
+    differ, so that none would, and where there are too few to tell."""
     heads: tuple[Head, ...]
     layers: tuple[float, ...]
-    """The spread of each layer, where the first axis counts layers."""
+    """The spread of each layer, that of its median head, where the first axis counts layers."""
     findings: tuple[Finding, ...]
 
     @property
-    def striking(self) -> int | None:
-        """The first head that a finding names; None where none does."""
-        return next((finding.heads[0] for finding in self.findings if finding.heads), None)
+    def striking(self) -> tuple[int, ...] | None:
+        """The first place in (..., H) that a finding names; None where none does."""
+        return next((finding.places[0] for finding in self.findings if finding.places), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain types, as JSON takes it."""
@@ -123,19 +84,19 @@ class Diagnosis:
 
     def __str__(self) -> str:
         """Return the table and the findings."""
-        lines = [f"{'head':>4} {'spread':>8} {'unscaled':>9} {'one-hot':>8} {'flat':>5} "
-                 f"{'gradient':>9} {'largest':>9} {'sinks':>6}"]  # fmt: skip
-        for number, head in enumerate(self.heads):
-            lines.append(
-                f"{number:>4} {head.spread:>8.3g} {head.spread_before:>9.3g} "
-                f"{head.saturated:>8.0%} {head.flat:>5.0%} {head.gradient:>9.3g} "
-                f"{head.largest_score:>9.3g} {len(head.sinks):>6}"
-            )
+        lines = [table(
+            [("head", *(column.name for column in COLUMNS)),
+             *((str(number), *(column.cell(head) for column in COLUMNS))
+               for number, head in enumerate(self.heads))],
+            gap=" ",
+        )]  # fmt: skip
         lines.append(f"scale {self.scale:.6g}")
         if self.suggested_scale is not None:
             lines[-1] += f"; {self.suggested_scale:.6g} would bring the spread to 1"
         if self.layers:
-            lines.append("spread by layer: " + " ".join(f"{x:.3g}" for x in self.layers))
+            lines.append(
+                "spread by layer: " + " ".join(f"{x:.3g}" if x else "–" for x in self.layers)
+            )
         for finding in self.findings or [Finding("", (), "nothing stands out")]:
             lines.append(fill(finding.message, 80, initial_indent="- ", subsequent_indent="  "))
         return "\n".join(lines)
@@ -150,6 +111,9 @@ def diagnose(
     **how: Any,
 ) -> Diagnosis:
     """Say what the scores of queries and keys look like, head by head, and what to do.
+
+    Each head is judged in each entry of the axes before the heads, layer by layer and sequence by
+    sequence, where it has rows enough; otherwise all its entries together.
 
     Parameters
     ----------
@@ -171,7 +135,8 @@ def diagnose(
     Raises
     ------
     TypeError, ValueError
-        As `scaledot.attention`; `layers` with fewer than four axes.
+        As `scaledot.attention`; `layers` with fewer than four axes; thresholds of another kind, or
+        one that is not greater than 0.
 
     Examples
     --------
@@ -182,11 +147,14 @@ def diagnose(
     >>> print(diagnose(query, key, scale=1.0).findings[0].kind)
     no-scale
     """
-    shape, of_key = (tuple(getattr(x, "shape", None) or np.shape(x)) for x in (query, key))
-    if layers:
-        checks.layers(shape, of_key)
+    limits = Thresholds() if thresholds is None else thresholds
+    checks.thresholds(limits, Thresholds)
+    given = prepare(query, key, None, how).given
+    shape = tuple(given["query"].shape)
+    if checks.flag("layers", layers):
+        checks.layers(shape, tuple(given["key"].shape))
     seen = api.observe(query, key, statistics=STATISTICS, **how)
-    return judge(seen, shape, layers=layers, thresholds=thresholds, **how)
+    return judge(seen, shape, layers=layers, limits=limits, **how)
 
 
 def judge(
@@ -194,186 +162,32 @@ def judge(
     shape: tuple[int, ...],
     *,
     layers: bool = False,
-    thresholds: Thresholds | None = None,
+    limits: Thresholds = Thresholds(),  # noqa: B008  # a NamedTuple is immutable
     **how: Any,
 ) -> Diagnosis:
     """Return what `diagnose` does from what was observed, `STATISTICS` of queries of a shape."""
-    limits = Thresholds() if thresholds is None else thresholds
-    found = {name: arrays.on_host(getattr(seen, name)) for name in STATISTICS}
     scale = checks.scale(how.get("scale"), shape[-1])
-    received = by_head(found.pop("received"))  # (H, ..., S)
-    rows = {name: by_head(x) for name, x in found.items()}  # (H, ..., T)
+    whole = seen_by_place(seen, shape[-2], how)
+    all_places = whole.places(scale, limits)
     heads = tuple(
-        _head({name: x[h].reshape(-1) for name, x in rows.items()}, received[h], scale, limits)
-        for h in range(len(received))
+        all_places.head(number, scale, limits.cap) for number in range(all_places.rows.shape[-1])
     )
-    spread = float(np.median([head.spread for head in heads])) if heads else 0.0
-    by_layer = tuple(_root_mean_square(x) for x in found["score_std"]) if layers else ()
-    findings = (
-        *_of_scale(spread, scale, shape, limits, is_biased=how.get("bias") is not None),
-        *_of_heads(heads, limits, spread),
-        *_of_layers(by_layer, limits),
+    places = all_places
+    if places.rows.size and places.choosing.max() < limits.least:  # too few rows in each alone
+        places = whole.together(1 if layers else 0).places(scale, limits)
+    case = Case(
+        places=places,
+        limits=limits,
+        scale=scale,
+        n_queries=shape[-2],
+        size=shape[-1],
+        layers=layers,
+        biased=how.get("bias") is not None,
+        softcap=how.get("softcap"),
     )
-    suggested = scale / spread if scale and spread >= limits.flat * abs(scale) else None
-    return Diagnosis(scale, suggested, heads, by_layer, findings)
-
-
-def by_head(x: np.ndarray) -> np.ndarray:
-    """Return (..., H, T) as (H, ..., T)."""
-    return np.moveaxis(x, -2, 0) if x.ndim > 1 else x[None]
-
-
-def _root_mean_square(x: np.ndarray) -> float:
-    """Return the root of the mean square of all that is a number; 0 without any."""
-    x = x[np.isfinite(x)].astype(np.float64)
-    return float(np.sqrt(np.mean(x**2))) if x.size else 0.0
-
-
-def _head(
-    rows: Mapping[str, np.ndarray], received: np.ndarray, scale: float, limits: Thresholds
-) -> Head:
-    """Return the numbers of one head, of its rows (rows,) and of what its keys receive (..., S)."""
-    unsound = np.isnan(rows["max_score"])
-    seeing = ~unsound & (rows["max_score"] > -np.inf)
-    seen = {name: x[seeing] for name, x in rows.items()}
-    n_rows, spread, weight = int(seeing.sum()), seen["score_std"], seen["max_weight"]
-    largest = float(seen["peak_product"].max(initial=0.0))
-    counts = np.bincount(seen["argmax"]) if n_rows else np.zeros(1, np.int64)
-    # A row with a single key has nothing to choose: its weight is 1, and its scores do not spread.
-    choice = (weight < 1) | (spread > 0)
-    # Alike are scores that hardly differ, and weights too: a bias may set them apart.
-    even = (weight * seen["effective_keys"] < 1.5) & (weight <= 0.5 + limits.flat)
-    n_keys = received.shape[-1]
-    share = np.nan_to_num(received).sum(axis=tuple(range(received.ndim - 1))) / max(1, n_rows)
-    is_much = share >= limits.sink if min(n_rows, n_keys) >= limits.least else share < 0
-
-    def part(condition: np.ndarray) -> float:
-        return float(condition[choice].mean()) if choice.any() else 0.0
-
-    return Head(
-        spread=_root_mean_square(spread),
-        spread_before=_root_mean_square(spread) / abs(scale) if scale else 0.0,
-        saturated=part(weight >= limits.saturated),
-        flat=part((spread < limits.flat) & even),
-        gradient=float(seen["jacobian_norm"].mean()) if n_rows else 0.0,
-        largest_score=largest,
-        overflows=int((seen["peak_product"] > abs(scale) * HALF_LIMIT).sum()) if scale else 0,
-        one_key=float(counts.max() / max(1, n_rows)),
-        sinks=tuple(np.flatnonzero(is_much).tolist()),
-        sink_weight=float(share.max(initial=0.0)),
-        rows=n_rows,
-        unsound=int(unsound.sum()),
-        clip=min(1.0, limits.cap / largest) if largest else 1.0,
-    )
-
-
-def _of_scale(
-    spread: float, scale: float, shape: tuple[int, ...], limits: Thresholds, *, is_biased: bool
-) -> list[Finding]:
-    """Return what there is to say of the scale as a whole."""
-    if not spread or not scale or limits.low_spread <= spread <= limits.high_spread:
-        return []
-    size, n_heads = shape[-1], shape[-3] if len(shape) > 2 else 1
-    right = math.copysign(1 / math.sqrt(size), scale)
-    healed = spread * right / scale
-    is_healed = limits.low_spread <= healed <= limits.high_spread
-    remedy = f"use 1/sqrt({size}) = {right:.4g}"
-    if is_healed and spread > limits.high_spread:
-        return [
-            Finding(
-                "no-scale",
-                (),
-                f"scores spread by {spread:.3g}, with 1/sqrt({size}) they would by {healed:.3g}: "
-                f"the scale {scale:.4g} looks forgotten or too large; {remedy}",
-            )
-        ]
-    if is_healed:
-        width = size * n_heads
-        is_width = n_heads > 1 and abs(abs(scale) * math.sqrt(width) - 1) < 0.05
-        origin = f"is 1/sqrt({width}), that of the model's width" if is_width else "is too small"
-        return [
-            Finding(
-                "wrong-size" if is_width else "spread",
-                (),
-                f"scores spread by {spread:.3g} only: the scale {scale:.4g} {origin}; {remedy}",
-            )
-        ]
-    if spread < limits.low_spread and (is_biased or spread < limits.flat):
-        return []  # a bias may do the work; heads whose scores hardly differ are named themselves
-    word = "far" if spread > limits.high_spread else "little"
-    return [
-        Finding(
-            "spread",
-            (),
-            f"scores spread {word} ({spread:.3g}, about 1 is healthy); a scale of "
-            f"{scale / spread:.4g} would bring them to 1, or normalise queries and keys",
-        )
-    ]
-
-
-def _of_heads(heads: tuple[Head, ...], limits: Thresholds, typical: float) -> list[Finding]:
-    """Return what there is to say of single heads; the typical spread is that of the median."""
-    found = []
-    numbered = [(n, head) for n, head in enumerate(heads) if head.rows >= limits.least]
-
-    def add(kind: str, chosen: list[int], message: str) -> None:
-        if chosen:
-            found.append(Finding(kind, tuple(chosen), f"{_named(chosen)}: {message}"))
-
-    unsound = [n for n, head in enumerate(heads) if head.unsound]
-    add("not-finite", unsound, f"rows that see a NaN or an infinite score, "
-        f"{sum(heads[n].unsound for n in unsound)} of them, are left out of all other numbers; "
-        "look for what made it")  # fmt: skip
-    collapsed = [n for n, h in numbered if h.saturated >= limits.most and h.one_key >= limits.most]
-    add("collapsed", collapsed, "nearly every query gives all its weight to the same key; shrink "
-        "the queries and keys of the head, or start it anew")  # fmt: skip
-    uniform = [n for n, h in numbered if h.flat >= limits.most]
-    add("uniform", uniform, "all keys are weighed alike, because the scores hardly differ; queries "
-        "or keys may have shrunk to nothing")  # fmt: skip
-    if limits.low_spread <= typical <= limits.high_spread:  # else the scale as a whole is named
-        far = [n for n, h in numbered if h.spread > limits.high_spread and n not in collapsed]
-        add("spread", far, f"scores spread far, up to {_most(heads, far, 'spread'):.3g} where the "
-            f"other heads have about {typical:.3g}; normalise queries and keys")  # fmt: skip
-    overflow = [n for n, h in numbered if h.overflows]
-    add("overflow", overflow, f"products would overflow float16 (beyond {HALF_LIMIT:g}) before the "
-        "scale; scale the queries first, or multiply in float32 or bfloat16")  # fmt: skip
-    sinks = [n for n, h in numbered if h.sinks and n not in collapsed]
-    keys = sorted({key for n in sinks for key in heads[n].sinks})[:5]
-    add("sink", sinks, f"attention sinks, keys that take {limits.sink:.0%} of the weight or more "
-        f"(keys {', '.join(map(str, keys))}); keep them when a cache is cut, or give the head a "
-        "learned sink")  # fmt: skip
-    clip = [n for n, h in numbered if h.clip < 1]
-    peak = _most(heads, clip, "largest_score")
-    add("clip", clip, f"scores up to {peak:.3g}, beyond {limits.cap:g}; QK-Clip would multiply "
-        f"query and key projections by sqrt({limits.cap:g} / the largest score of the head), down "
-        f"to {math.sqrt(min(1.0, limits.cap / peak)) if peak else 1.0:.3g}")  # fmt: skip
-    return found
-
-
-def _most(heads: tuple[Head, ...], chosen: list[int], field: str) -> float:
-    """Return the largest number of some heads; 0 without any."""
-    return max((float(getattr(heads[n], field)) for n in chosen), default=0.0)
-
-
-def _named(numbers: list[int]) -> str:
-    """Return heads in words."""
-    head = "head" if len(numbers) == 1 else "heads"
-    return f"{head} {', '.join(map(str, numbers[:8]))}{' and more' if len(numbers) > 8 else ''}"
-
-
-def _of_layers(spreads: tuple[float, ...], limits: Thresholds) -> list[Finding]:
-    """Return whether scores grow from layer to layer."""
-    if len(spreads) < 2 or not all(spreads):
-        return []
-    rises = [after > before for before, after in pairwise(spreads)]
-    factor = (spreads[-1] / spreads[0]) ** (1 / (len(spreads) - 1))
-    if not all(rises) or factor < limits.growth:
-        return []
-    return [
-        Finding(
-            "growing",
-            (),
-            f"scores grow from layer to layer, by {factor:.3g} each (spread {spreads[0]:.3g} to "
-            f"{spreads[-1]:.3g}): normalise queries and keys before they are multiplied",
-        )
-    ]
+    findings = find(case)
+    if arrays.on_host(seen.received).ndim == 1:  # no axis of heads
+        findings = tuple(one._replace(places=((),) if one.places else ()) for one in findings)
+    spread = typical_spread(case)
+    suggested = scale / spread if scale and spread and spread >= limits.flat * abs(scale) else None
+    return Diagnosis(scale, suggested, heads, layer_spreads(case), findings)

@@ -1,42 +1,15 @@
 """A page that says what was found in queries and keys: one file, without script or network."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 import scaledot
 from scaledot import plots
-from scaledot.diagnosis import Diagnosis, Head
+from scaledot.diagnosis import COLUMNS, Diagnosis
 from scaledot.plots.drawing import inline_svg, new_axes, room
 from scaledot.plots.together import head_title
 from scaledot.views import Overview
-
-
-class Column(NamedTuple):
-    """A column of the table of heads."""
-
-    name: str
-    meaning: str
-    cell: Callable[[Head], str]
-
-
-COLUMNS = (
-    Column("spread", "standard deviation of the scores of a row, after the scale; about 1 is "
-           "healthy", lambda head: f"{head.spread:.3g}"),
-    Column("unscaled", "the same of the products, before the scale",
-           lambda head: f"{head.spread_before:.3g}"),
-    Column("one-hot", "share of rows that give one key nearly all their weight, so that no "
-           "gradient comes through", lambda head: f"{head.saturated:.0%}"),
-    Column("flat", "share of rows that weigh all keys alike", lambda head: f"{head.flat:.0%}"),
-    Column("gradient", "mean norm of the softmax Jacobian: how much gradient comes through",
-           lambda head: f"{head.gradient:.3g}"),
-    Column("largest", "largest absolute score", lambda head: f"{head.largest_score:.3g}"),
-    Column("sinks", "keys that take far more than their share of the weight",
-           lambda head: f"{len(head.sinks)}"),
-    Column("rows", "rows that see a key, and neither NaN nor infinity",
-           lambda head: f"{head.rows:,}"),
-)  # fmt: skip
 
 CAPTIONS = {
     "scores": "Products of queries and keys spread by {before}; times the scale {scale} they are "

@@ -14,7 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaledot import api, checks
-from scaledot.diagnosis import Diagnosis, Finding, Head, Thresholds, diagnose
+from scaledot.diagnosis import Diagnosis, diagnose
+from scaledot.findings import Finding
+from scaledot.heads import SATURATED, Head, Thresholds
+from scaledot.tables import table
+from scaledot.training import Curve, Training, train
 
 __all__ = [
     "Curve",
@@ -38,9 +42,6 @@ SCALES: dict[str, ScaleOfSize] = {
     "1/d": lambda d: 1 / d,
 }
 """Scales that `study` knows by name."""
-SATURATED = 0.99
-"""The largest weight from which on a row counts as saturated: the norm of its Jacobian is then at
-most 0.0198, 4 % of the 0.5 of an even choice between two keys."""
 
 
 class StudyRow(NamedTuple):
@@ -114,17 +115,7 @@ class Study:
             )
             for row in self.rows
         ]
-        widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-        return "\n".join(_line(line, widths) for line in (head, *cells))
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Return a line of the table: names to the left, numbers to the right."""
-    placed = [
-        cell.ljust(width) if place == 1 else cell.rjust(width)
-        for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(placed).rstrip()
+        return table((head, *cells), left=(1,))
 
 
 def study(
@@ -164,7 +155,7 @@ def study(
     ------
     TypeError, ValueError
         Sizes or counts that are not ints of at least 1; an unknown scale, or one that is not
-        finite at a size.
+        finite at a size; a seed that is not one; a threshold that is not a number of at least 0.
 
     Examples
     --------
@@ -173,18 +164,22 @@ def study(
     >>> [(row.d, row.scale, round(row.spread, 1)) for row in found]
     [(4, 'none', 2.0), (4, '1/sqrt(d)', 1.0), (1024, 'none', 32.0), (1024, '1/sqrt(d)', 1.0)]
     """
-    sizes = [checks.integer("dims", d, least=1) for d in dims]
+    sizes = [checks.integer("dims", d, least=1) for d in checks.several("dims", dims)]
     n_pairs = checks.integer("n_pairs", n_pairs, least=1)
     n_keys = checks.integer("n_keys", n_keys, least=1)
-    chosen = [_named(scale) for scale in scales]
-    generator = np.random.default_rng(rng)
+    chosen = [_named(scale) for scale in checks.several("scales", scales)]
+    factors = [
+        [checks.real(f"scale {name} at d = {d}", function(d)) for name, function in chosen]
+        for d in sizes
+    ]
+    saturated = checks.at_least_zero("saturated", saturated)
+    generator = np.random.default_rng(checks.seed("rng", rng))
     rows: list[StudyRow] = []
-    for d, spawned in zip(sizes, generator.spawn(len(sizes)), strict=True):
+    for d, its_factors, spawned in zip(sizes, factors, generator.spawn(len(sizes)), strict=True):
         query, partner = generator.normal(size=(2, n_pairs, d))
         products = (query * partner).sum(axis=-1)
         key = spawned.normal(size=(n_keys, d))
-        for name, function in chosen:
-            factor = checks.real(f"scale {name} at d = {d}", function(d))
+        for (name, _), factor in zip(chosen, its_factors, strict=True):
             rows.append(_row(d, name, factor, products, query, key, saturated))
     return Study(tuple(rows), n_pairs, n_keys, saturated)
 
@@ -225,163 +220,6 @@ def _row(
     )
 
 
-def _outer(features: np.ndarray, gradient: Any) -> np.ndarray:
-    """Return Σ features ⊗ gradient over examples and rows, (n_features, d)."""
-    found: np.ndarray = np.einsum("bnf,bnd->fd", features, gradient)
-    return found
-
-
 def _mean(x: Any) -> float:
     """Return the mean of what was observed."""
     return float(np.mean(x))
-
-
-# ------------------------------------------------------------------------------------- training
-
-
-class Curve(NamedTuple):
-    """How one training went, step by step; each (steps,) of float64."""
-
-    loss: np.ndarray
-    """Mean squared error of the output; 1 is reached by a model that weighs all keys alike."""
-    gradient: np.ndarray
-    """Norm of the gradient by both projections."""
-    max_weight: np.ndarray
-    """Mean largest weight."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """The result of `train`: ``print`` shows both curves at some steps."""
-
-    d: int
-    learning_rate: float
-    scaled: Curve
-    """With the scale 1/√d."""
-    unscaled: Curve
-    """With the scale 1, from the same start on the same data."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything in plain types, as JSON takes it."""
-        curves = {"scaled": self.scaled, "unscaled": self.unscaled}
-        return {
-            "d": self.d,
-            "learning_rate": self.learning_rate,
-            **{
-                name: {part: x.tolist() for part, x in curve._asdict().items()}
-                for name, curve in curves.items()
-            },
-        }
-
-    def __str__(self) -> str:
-        """Return a table: means over tenths of the training."""
-        head = ("steps", "", "loss with 1/sqrt(d)", "without", "largest weight with", "without")
-        lines: list[tuple[str, ...]] = [head]
-        for part in np.array_split(np.arange(len(self.scaled.loss)), 10):
-            if len(part):
-                means = (
-                    curve[part].mean()
-                    for pair in zip(self.scaled, self.unscaled, strict=True)
-                    for curve in pair
-                )
-                loss, loss_without, _, _, weight, weight_without = means
-                cells = (loss, loss_without, weight, weight_without)
-                span = f"{part[0] + 1}-{part[-1] + 1}"
-                lines.append((span, "", *(f"{cell:.3f}" for cell in cells)))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(_line(line, widths) for line in lines)
-
-
-def train(
-    d: int = 1024,
-    steps: int = 200,
-    *,
-    learning_rate: float = 10.0,
-    n_keys: int = 16,
-    n_features: int = 16,
-    batch: int = 16,
-    noise: float = 0.3,
-    rng: int = 0,
-) -> Training:
-    """Train a small attention model with and without the scale 1/√d, from the same start.
-
-    The task is to look up: a query is one of the keys with some noise, and the output should be the
-    value of that key. The model projects n_features numbers of query and key to d numbers each, by
-    matrices of normal numbers that gradient descent improves. Without the scale nearly all weight
-    is on one random key from the first step on, little gradient comes through the softmax, and the
-    loss stays where it is.
-
-    Parameters
-    ----------
-    d : int
-        Size of the projected vectors, those that are multiplied.
-    steps : int
-        Steps of plain gradient descent, each on fresh data.
-    learning_rate : float
-        Factor of the gradient, the same for both.
-    n_keys, n_features, batch : int
-        Keys of an example, numbers of a query or key, examples of a step.
-    noise : float
-        Standard deviation of what is added to the key to make the query, whose own is 1.
-    rng : int
-        Seed of the start and of the data.
-
-    Returns
-    -------
-    Training
-        Both curves.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Counts that are not ints of at least 1.
-
-    Examples
-    --------
-    >>> from scaledot.scaling import train
-    >>> found = train()
-    >>> bool(found.scaled.loss[-20:].mean() < 0.1), bool(found.unscaled.loss[-20:].mean() > 1)
-    (True, True)
-    """
-    counts = {"d": d, "steps": steps, "n_keys": n_keys, "n_features": n_features, "batch": batch}
-    for name, count in counts.items():
-        checks.integer(name, count, least=1)
-    curves = [
-        _train(scale, d, steps, learning_rate, (batch, n_keys, n_features), noise, rng)
-        for scale in (1 / math.sqrt(d), 1.0)
-    ]
-    return Training(d, learning_rate, *curves)
-
-
-def _train(
-    scale: float,
-    d: int,
-    steps: int,
-    learning_rate: float,
-    shape: tuple[int, int, int],
-    noise: float,
-    rng: int,
-) -> Curve:
-    """Return the curve of one training."""
-    generator = np.random.default_rng(rng)
-    batch, n_keys, n_features = shape
-    examples = np.arange(batch)
-    # Projected vectors have numbers of spread 1, as a model's first layers give them.
-    to_query, to_key = generator.normal(size=(2, n_features, d)) / math.sqrt(n_features)
-    curve = np.empty((3, steps))
-    for step in range(steps):
-        keys, values = generator.normal(size=shape), generator.normal(size=(batch, n_keys, 4))
-        chosen = generator.integers(n_keys, size=batch)
-        queries = keys[examples, chosen] + noise * generator.normal(size=(batch, n_features))
-        query, key = (queries @ to_query)[:, None], keys @ to_key
-        output, pull_back = api.vjp(query, key, values, wrt=("query", "key"), scale=scale)
-        error = output[:, 0] - values[examples, chosen]
-        gradients = pull_back(2 * error[:, None] / error.size)
-        by_query = _outer(queries[:, None], gradients.query) / math.sqrt(n_features)
-        by_key = _outer(keys, gradients.key) / math.sqrt(n_features)
-        seen = api.observe(query, key, statistics="max_weight", scale=scale)
-        norm = math.hypot(float(np.linalg.norm(by_query)), float(np.linalg.norm(by_key)))
-        curve[:, step] = _mean(error**2), norm, _mean(seen.max_weight)
-        to_query -= learning_rate / math.sqrt(n_features) * by_query
-        to_key -= learning_rate / math.sqrt(n_features) * by_key
-    return Curve(*curve)

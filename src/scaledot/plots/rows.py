@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaledot import arrays, checks
-from scaledot.diagnosis import by_head
 from scaledot.histograms import ScoreHistogram
+from scaledot.layout import by_head
 from scaledot.plots import drawing
 from scaledot.plots.drawing import STYLES, Names
 from scaledot.results import Observation

@@ -338,6 +338,16 @@ def test_a_head_collapsed_on_another_key_in_each_entry_is_collapsed():
     assert "sink" not in [one.kind for one in found.findings]
 
 
+@pytest.mark.parametrize("to", [0, 7, 25, 30])
+def test_a_causal_head_is_collapsed_where_rows_can_see_the_key(to):
+    for seed in SEEDS:
+        query, key = np.random.default_rng(seed).normal(size=(2, 4, 64, 32))
+        collapse(query[2], key[2], to=to)
+        found, finding = of_kind("collapsed", query, key, causal=True)
+        assert finding.heads == (2,)
+        assert "sink" not in [one.kind for one in found.findings]
+
+
 def test_entries_of_one_row_are_judged_together():
     query = np.random.default_rng(0).normal(size=(40, 4, 1, 16))
     key = np.random.default_rng(1).normal(size=(40, 4, 50, 16))

@@ -133,7 +133,7 @@ def _of_known_scale(case: Case, spread: float, healed: float, remedy: str) -> li
 def _of_places(case: Case, *, explained: bool) -> list[Finding]:
     """Return what there is to say of single places; `explained`: why some of them spread far."""
     its, limits, sized = case.places, case.limits, case.sized
-    choices, rows = np.maximum(1, its.choosing), np.maximum(1, its.rows)
+    choices = np.maximum(1, its.choosing)
     found: list[Finding] = []
 
     def add(kind: str, chosen: np.ndarray, message: str) -> None:
@@ -147,8 +147,9 @@ def _of_places(case: Case, *, explained: bool) -> list[Finding]:
     add("not-finite", its.unsound > 0, "rows that see a NaN or an infinite score, "
         f"{its.unsound.sum()} of them, are left out of all other numbers; look for what made "
         "it")  # fmt: skip
-    collapsed = sized & (its.saturated >= limits.most * choices)
-    collapsed &= its.one_key >= limits.most * rows
+    # A key that less than half of the rows can see is no matter of the head.
+    collapsed = sized & (2 * its.tempted >= choices)
+    collapsed &= its.collapsed >= limits.most * its.tempted
     add("collapsed", collapsed, "nearly every query gives all its weight to the same key; shrink "
         "the queries and keys of the head, or start it anew")  # fmt: skip
     uniform = sized & (its.flat >= limits.most * choices) & (case.scale != 0)

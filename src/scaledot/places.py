@@ -44,6 +44,11 @@ class Places(NamedTuple):
     """The largest, not a sum."""
     overflows: np.ndarray
     one_key: np.ndarray
+    """Rows whose largest weight is on the key that most rows of the place choose."""
+    tempted: np.ndarray
+    """Rows with a choice from the first of those on: causal rows before it do not see the key."""
+    collapsed: np.ndarray
+    """Those of them that give that key all their weight."""
     share: np.ndarray
     """Mean weight of each key."""
     is_sink: np.ndarray
@@ -56,8 +61,8 @@ class Places(NamedTuple):
 
     def head(self, number: int, scale: float, cap: float) -> Head:
         """Return the numbers of one head, over all places that it has."""
-        its = Places(*(x[..., number] for x in self[:11]),
-                     *(x[..., number, :] for x in self[11:]))  # fmt: skip
+        its = Places(*(x[..., number] for x in self[:-2]),
+                     *(x[..., number, :] for x in self[-2:]))  # fmt: skip
         rows, choosing = int(its.rows.sum()), int(its.choosing.sum())
         spread = math.sqrt(its.scatter.sum() / max(1, its.degrees.sum()))
         largest = float(its.largest.max(initial=0.0))
@@ -115,6 +120,9 @@ class Seen(NamedTuple):
         even = (weight * rows["effective_keys"] < 1.5) & (weight <= 0.5 + limits.flat)
         n_rows = seeing.sum(-1)
         received, alike = self.keys["received"], self.keys["alike"]
+        saturated = choosing & (weight >= limits.saturated)
+        chose = _choose_the_most_chosen(rows["argmax"], seeing, received.shape[-1])
+        tempted = choosing & np.logical_or.accumulate(chose, axis=-1)
         share = np.nan_to_num(received) / np.maximum(1, n_rows)[..., None]
         is_crowded = (n_keys >= limits.least).sum(-1) >= limits.least
         return Places(
@@ -123,12 +131,14 @@ class Seen(NamedTuple):
             choosing=choosing.sum(-1),
             scatter=np.sum(n_keys * std**2, axis=-1, where=measured, initial=0.0),
             degrees=np.sum(n_keys - 1, axis=-1, where=measured, initial=0),
-            saturated=(choosing & (weight >= limits.saturated)).sum(-1),
+            saturated=saturated.sum(-1),
             flat=(choosing & (std < limits.flat) & even).sum(-1),
             gradient=np.sum(rows["jacobian_norm"], axis=-1, where=seeing, initial=0.0),
             largest=np.max(peak, axis=-1, where=seeing, initial=0.0),
             overflows=(seeing & (peak > abs(scale) * HALF_LIMIT)).sum(-1) * (scale != 0),
-            one_key=_most_chosen(rows["argmax"], seeing, received.shape[-1]),
+            one_key=chose.sum(-1),
+            tempted=tempted.sum(-1),
+            collapsed=(tempted & chose & saturated).sum(-1),
             share=share,
             is_sink=is_crowded[..., None]
             & (share >= limits.sink)
@@ -136,14 +146,15 @@ class Seen(NamedTuple):
         )
 
 
-def _most_chosen(key: np.ndarray, seeing: np.ndarray, n_keys: int) -> np.ndarray:
-    """Return how many rows of each place choose the key that most of them do."""
+def _choose_the_most_chosen(key: np.ndarray, seeing: np.ndarray, n_keys: int) -> np.ndarray:
+    """Return which rows choose the key that most rows of their place do."""
     if not key.size or not n_keys:
-        return np.zeros(key.shape[:-1], np.int64)
+        return np.zeros(key.shape, bool)
     number = np.arange(math.prod(key.shape[:-1])).reshape(*key.shape[:-1], 1)
     counts = np.bincount((number * n_keys + key)[seeing], minlength=number.size * n_keys)
-    most: np.ndarray = counts.reshape(*key.shape[:-1], n_keys).max(-1)
-    return most
+    most = counts.reshape(*key.shape[:-1], n_keys).argmax(-1)
+    found: np.ndarray = seeing & (key == most[..., None])
+    return found
 
 
 def seen_by_place(seen: Observation, n_queries: int, how: Mapping[str, Any]) -> Seen:

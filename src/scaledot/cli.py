@@ -1,4 +1,4 @@
-"""The commands of the shell: `scaledot run`, `explain`, `scaling`, `warm` and `info`."""
+"""The commands of the shell: `scaledot run`, `explain`, `scaling`, `lesson`, `warm` and `info`."""
 
 import io
 import json
@@ -22,6 +22,7 @@ import scaledot
 import scaledot.scaling
 from scaledot import checks, files, printing, slices
 from scaledot.files import Array, Refusal
+from scaledot.lesson import shell as lesson
 from scaledot.planning import TEXTBOOK_SCORES, missing_numba
 from scaledot.statistics import DEFAULT, NAMES
 
@@ -39,6 +40,7 @@ ENGINES = {
 LIBRARIES = ("numpy", "array-api-compat", "numba", "ml_dtypes", "torch", "jax", "cupy", "onnx")
 
 app = typer.Typer(name="scaledot", add_completion=False, rich_markup_mode=None)
+app.add_typer(lesson.app)
 
 
 def shell(arguments: Sequence[str]) -> int:

@@ -129,15 +129,13 @@ def _message(
     checks: Mapping[str, bool],
 ) -> tuple[str, dict[str, Any]]:
     """Return what to say first, and what it speaks of."""
-    error = found.error._asdict() if found.error else {}
-    if found.stage == "raised" and error["kind"] == "MemoryError":
-        return "memory", error
-    if found.stage not in ("done", "raised"):
-        return found.stage, error or {"line": found.line}
+    ended = ending(found)
+    if ended and ended[0] != "raised":
+        return ended
     if named:
         return "mistake", {}
-    if found.stage == "raised":
-        return "raised", error
+    if ended:
+        return ended
     if not found.defined:
         return "missing", {"entry": exercise.entry, "functions": ", ".join(found.functions)}
     if named is None:
@@ -147,6 +145,16 @@ def _message(
     if not checks["prints"]:
         return "prints", difference(found.printed, exercise.expected)
     return "right", {}
+
+
+def ending(found: Run) -> tuple[str, dict[str, Any]] | None:
+    """Return what ended a run before its end, and what to say of it; None where nothing did."""
+    if found.stage == "done":
+        return None
+    facts = found.error._asdict() if found.error else {"line": found.line}
+    if facts.get("kind") == "MemoryError":
+        return "memory", facts
+    return found.stage, facts
 
 
 def _kinds(found: Run, bank: Bank) -> bool:

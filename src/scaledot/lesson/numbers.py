@@ -1,6 +1,7 @@
 """The numbers that figures show, computed by the package itself."""
 
 import math
+import threading
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -87,10 +88,21 @@ def spread(d: int, scale: str) -> Spread:
     )
 
 
-@cache
+_TRAINED: list[Training] = []
+_TRAINS = threading.Lock()
+
+
 def training() -> Training:
     """Return the training with and without the scale; it takes some seconds, once."""
-    return scaling.train()
+    with _TRAINS:
+        if not _TRAINED:
+            _TRAINED.append(scaling.train())
+    return _TRAINED[0]
+
+
+def trained() -> bool:
+    """Say whether `training` returns at once."""
+    return bool(_TRAINED)
 
 
 def small_weights(*, causal: bool = False) -> tuple[Array, Array]:

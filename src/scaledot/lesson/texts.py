@@ -24,7 +24,7 @@ def all_texts() -> Mapping[str, Text]:
     return {f"{part}.{name}": x for part, texts in found.items() for name, x in texts.items()}
 
 
-def say(name: str, language: str, **facts: Any) -> str:
+def say(name: str, language: str, /, **facts: Any) -> str:
     """Return a text, with facts in their places; a fact that is unknown is a dash."""
     shown = {key: "–" if fact is None else fact for key, fact in facts.items()}
     return all_texts()[name][language].format_map(shown)

@@ -22,16 +22,19 @@ def _():
 @app.cell
 def _(mo):
     get_turn, set_turn = mo.state(0)
-    return get_turn, set_turn
+    get_start, set_start = mo.state(0, allow_self_loops=True)
+    return get_start, get_turn, set_start, set_turn
 
 
 @app.cell
-def _(mo, set_turn, view):
+def _(get_start, mo, set_start, set_turn, view):
     request = mo.app_meta().request
     page = view.open_page(
         dict(request.meta) if request is not None else {},
         mo.query_params(),
         changed=lambda: set_turn(lambda turn: turn + 1),
+        restart=lambda: set_start(lambda start: start + 1),
+        n_starts=get_start(),
     )
     return (page,)
 

@@ -19,25 +19,24 @@ class Editor:
         self.setting, self.exercise = setting, setting.lesson.exercises[name]
         self.running = False
         say = setting.say
-        self.editor = self._editor(setting.progress.item(name).get("code"))
-        self.run = mo.ui.button(label=say("page.run"), on_change=lambda _: self._run())
-        self.hint = mo.ui.button(label=say("page.hint"), on_change=lambda _: self._hint())
-        self.reset = mo.ui.button(label=say("page.reset"), on_change=lambda _: self._reset())
-
-    def _editor(self, code: str | None) -> Any:
-        """Return an editor that keeps what is written at every key."""
-        return mo.ui.code_editor(
-            value=self.exercise.started(self.setting.language) if code is None else code,
+        # marimo leaves an editor as it is unless it starts from another text than before.
+        starter = self.exercise.started(setting.language) + "\n" * (setting.n_starts % 2)
+        self.editor = mo.ui.code_editor(
+            value=setting.progress.item(name).get("code", starter),
             language="python",
-            label=self.setting.say("page.code"),
+            label=say("page.code"),
             # Anything but False would judge an older text than the one that is seen.
             debounce=False,
             on_change=self._written,
         )
+        self.run = mo.ui.button(label=say("page.run"), on_change=lambda _: self._run())
+        self.hint = mo.ui.button(label=say("page.hint"), on_change=lambda _: self._hint())
+        self.reset = mo.ui.button(label=say("page.reset"), on_change=lambda _: self._reset())
 
     def _written(self, code: str) -> None:
         """Keep the code, unless it is a starter: that comes back in the page's language."""
-        started = any(code == self.exercise.started(language) for language in LANGUAGES)
+        starters = [self.exercise.started(language).strip() for language in LANGUAGES]
+        started = code.strip() in starters
         self.setting.progress.code(self.exercise.id, None if started else code)
 
     def _run(self) -> None:
@@ -67,8 +66,7 @@ class Editor:
     def _reset(self) -> None:
         """Go back to the starter; what was tried stays in the file."""
         self.setting.progress.code(self.exercise.id, None)
-        self.editor = self._editor(None)
-        self.setting.changed()
+        self.setting.restart()
 
     def _item(self) -> Any:
         """Return what is kept of the exercise."""

@@ -4,8 +4,8 @@ A widget starts from what is kept and writes back what it is given, so that the 
 nothing that a reload could lose.
 """
 
+import logging
 from collections.abc import Callable
-from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ from scaledot import textbook
 from scaledot.lesson import answers, figures, numbers
 from scaledot.lesson.content import Lesson, Question
 from scaledot.lesson.progress import Progress
-from scaledot.lesson.run import run
 from scaledot.lesson.texts import number, say
 
 SWITCH = {"sqrt": "1/sqrt(d)", "none": "none"}
@@ -31,8 +30,12 @@ class Setting(NamedTuple):
     progress: Progress
     changed: Callable[[], None]
     """Call it to have the page drawn again."""
+    restart: Callable[[], None]
+    """Call it to have the page made anew from what is kept."""
+    n_starts: int
+    """How often it was."""
 
-    def say(self, name: str, **facts: Any) -> str:
+    def say(self, name: str, /, **facts: Any) -> str:
         """Return a text of the page."""
         return say(name, self.language, **facts)
 
@@ -48,6 +51,18 @@ class Prose:
         return self._html
 
 
+class Failed:
+    """What stands where something cannot be shown, in the page's language and not marimo's."""
+
+    def __init__(self, error: Exception, language: str) -> None:
+        logging.getLogger(__name__).error("cannot be shown", exc_info=error)
+        self._told = say("page.failed", language, error=f"{type(error).__name__}: {error}")
+
+    def html(self) -> str:
+        """Return what happened."""
+        return f'<p class="verdict wrong">{escape(self._told)}</p>'
+
+
 class Figure:
     """A figure that stands still."""
 
@@ -57,6 +72,26 @@ class Figure:
     def html(self) -> str:
         """Return the figure."""
         return figures.draw(self.wanted, self.setting.language)
+
+
+class Training(Figure):
+    """The figure of the training, which comes when the training is done."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting, "training")
+        if not numbers.trained():
+            mo.Thread(target=self._wait).start()
+
+    def _wait(self) -> None:
+        """Have the page drawn once the training is there."""
+        numbers.training()
+        self.setting.changed()
+
+    def html(self) -> str:
+        """Return the figure, or say that it comes."""
+        if numbers.trained():
+            return super().html()
+        return f'<p role="status">{self.setting.say("page.training")}</p>'
 
 
 class Spread:
@@ -107,31 +142,6 @@ class Source:
 
     def html(self) -> str:
         """Return the source, folded."""
-        return self._html
-
-
-@cache
-def printed_by(code: str) -> str:
-    """Return what a program of the lesson prints, by running it."""
-    found = run(code)
-    if found.stage != "done":
-        raise RuntimeError(f"{found.stage} {found.error}")
-    return found.printed
-
-
-class Program:
-    """A program, and what it prints when it is run."""
-
-    def __init__(self, setting: Setting, name: str) -> None:
-        code = setting.lesson.codes[name]
-        output = escape(printed_by(code))
-        self._html = (
-            f"{markdown(f'```python{chr(10)}{code}```')}"
-            f'<p class="caption">{setting.say("page.output_of")}</p><pre>{output}</pre>'
-        )
-
-    def html(self) -> str:
-        """Return program and output."""
         return self._html
 
 

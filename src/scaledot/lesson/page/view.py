@@ -1,6 +1,5 @@
 """One page of a lesson: its parts in their order, and the ways to the other pages."""
 
-import logging
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
@@ -13,6 +12,7 @@ from scaledot.lesson.content import Exercise, Page, Question
 from scaledot.lesson.page import parts
 from scaledot.lesson.page.editor import Editor
 from scaledot.lesson.page.parts import Setting, markdown, points
+from scaledot.lesson.page.program import Program
 from scaledot.lesson.tables import LANGUAGES
 
 ANSWERS = "answers"
@@ -35,7 +35,7 @@ class Shown:
         self.page = next((page for page in pages if page.id == step), pages[0])
         self.parts = (
             [] if step == ANSWERS
-            else [_part(setting, *part) for part in self.page.parts(setting.language)]
+            else [_made(setting, *part) for part in self.page.parts(setting.language)]
         )  # fmt: skip
         self.exports = [
             mo.download(
@@ -64,13 +64,11 @@ class Shown:
         )
 
     def _safely(self, part: Part) -> str:
-        """Return a part; one that fails says so in the page's language, and not marimo's."""
+        """Return a part as it is now, or that it failed."""
         try:
             return part.html()
         except Exception as error:
-            logging.exception("a part of the lesson cannot be shown")
-            told = self.setting.say("page.failed", error=f"{type(error).__name__}: {error}")
-            return f'<p class="verdict wrong">{escape(told)}</p>'
+            return parts.Failed(error, self.setting.language).html()
 
     def _link(self, step: str, text: str, language: str = "", more: str = "") -> str:
         """Return a link to a step."""
@@ -128,24 +126,36 @@ class Shown:
 
 
 def open_page(
-    meta: Mapping[str, Any], wanted: Mapping[str, Any], changed: Callable[[], None]
-) -> Shown:
+    meta: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    changed: Callable[[], None],
+    restart: Callable[[], None],
+    n_starts: int,
+) -> Part:
     """Return the page that an address asks for.
 
     `meta` is what the server says of the lesson, nothing where the app runs in marimo's own editor;
-    `wanted` are the words of the address.
+    `wanted` are the words of the address. `changed` has the page drawn again, `restart` has it made
+    anew from what is kept, for the `n_starts`-th time.
     """
-    folder = Path(meta.get("lesson", content.BUILT_IN))
-    lesson = content.load(folder)
-    file = Path(meta.get("state", progress.default_file()))
-    language = str(wanted.get("lang", meta.get("language", "en")))
-    setting = Setting(
-        lesson,
-        language if language in LANGUAGES else "en",
-        progress.Progress(file, lesson.id),
-        changed,
-    )
+    language = str(wanted.get("lang", meta.get("language", "")))
+    language = language if language in LANGUAGES else "en"
+    try:
+        lesson = content.load(Path(meta.get("lesson", content.BUILT_IN)))
+        file = Path(meta.get("state", progress.default_file()))
+        kept = progress.Progress(file, lesson.id)
+    except (content.Malformed, progress.Unreadable) as error:
+        return parts.Failed(error, language)
+    setting = Setting(lesson, language, kept, changed, restart, n_starts)
     return Shown(setting, str(wanted.get("step", "")))
+
+
+def _made(setting: Setting, kind: str, name: str) -> Part:
+    """Return a part of a page, or that it failed."""
+    try:
+        return _part(setting, kind, name)
+    except Exception as error:
+        return parts.Failed(error, setting.language)
 
 
 def _part(setting: Setting, kind: str, name: str) -> Part:
@@ -157,10 +167,12 @@ def _part(setting: Setting, kind: str, name: str) -> Part:
     if kind == "exercise":
         return Editor(setting, name)
     if kind == "run":
-        return parts.Program(setting, name)
+        return Program(setting, name)
     if kind == "source":
         return parts.Source(setting)
-    return parts.Spread(setting) if name == "spread" else parts.Figure(setting, name)
+    if name == "spread":
+        return parts.Spread(setting)
+    return parts.Training(setting) if name == "training" else parts.Figure(setting, name)
 
 
 # ----------------------------------------------------------------------------- for those who read

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from scaledot import (
+    Observation,
     attend,
     attention,
     call,
@@ -23,7 +24,9 @@ from scaledot import (
     softmax,
     vjp,
 )
-from scaledot.scaling import train
+from scaledot.histograms import score_histogram
+from scaledot.scaling import diagnose, train
+from scaledot.views import view_weights
 
 INF, NAN = np.inf, np.nan
 IN_LIBRARIES = {"two_libraries", "unusable"}
@@ -290,6 +293,10 @@ CASES = {
         observe, (Q, K, V), {"statistics": "weights_of", "rows": [0, 2]}, ValueError,
         "`rows` must be between -2 and 1, for 2 queries: got 2",
     ),
+    "layers": Case(
+        diagnose, (Q, K), {"layers": True}, ValueError,
+        r"`layers` needs an axis of layers before the heads, .*: got query of shape \(2, 4\)",
+    ),
     "rows missing": Case(
         observe, (Q, K, V), {"statistics": "weights_of"}, ValueError,
         r"`weights_of` needs `rows`, .*rows=\[0, 5\]; for all of them use `attention`",
@@ -430,6 +437,73 @@ CASES = {
     "half a part": Case(
         merge, ([(Q, None)],), {}, TypeError, "`log_sum_exp` must be an array .*got NoneType",
     ),
+    # ---------------------------------------------------------------------------- views
+    "head of too few axes": Case(
+        view_weights, HEADS[:2], {"head": 1}, ValueError,
+        r"`head` must be a place in \(2, 4\), .*: got 1; head=\(0, 0\) is the first",
+    ),
+    "head of no axes": Case(
+        view_weights, (Q, K), {"head": 0}, ValueError,
+        r"`head` must be a place in \(\), .*: got 0; head=None is the first",
+    ),
+    "head out of range": Case(
+        view_weights, HEADS[:2], {"head": (0, 4)}, ValueError,
+        r"`head` must be a place in \(2, 4\), got \(0, 4\)",
+    ),
+    "no head": Case(
+        view_weights, (zeros(0, 3, 4), zeros(0, 3, 4)), {"head": 0}, ValueError,
+        r"there must be a head to show: the axes before the rows are \(0,\)",
+    ),
+    "head kind": Case(
+        view_weights, HEADS[:2], {"head": (0, 1.0)}, TypeError, "`head` must be an int, got float",
+    ),
+    "cells kind": Case(
+        view_weights, (Q, K), {"cells": 9}, TypeError,
+        r"`cells` must be a pair \(for queries, for keys\), got 9",
+    ),
+    "no cells": Case(
+        view_weights, (Q, K), {"cells": (0, 9)}, ValueError, "`cells` must be at least 1, got 0",
+    ),
+    "no bins": Case(
+        score_histogram, (Q, K), {"bins": 0}, ValueError, "`bins` must be at least 1, got 0",
+    ),
+    "no rows to sample": Case(
+        score_histogram, (Q, K), {"rows": 0}, ValueError, "`rows` must be at least 1, got 0",
+    ),
+    "view of an option": Case(
+        view_weights, (Q, K), {"casual": True}, TypeError, "unknown option 'casual'",
+    ),
+}  # fmt: skip
+
+PICTURED = {
+    "one of many heads": Case(
+        plots.weights, (zeros(3, 4, 5),), {}, ValueError,
+        r"`head` must be a place in \(3,\), .*: got None; head=0 is the first",
+    ),
+    "weights of one axis": Case(
+        plots.weights, (zeros(3),), {}, ValueError,
+        r"`weights` must have at least two axes, \(..., T, S\), got shape \(3,\)",
+    ),
+    "names of the wrong number": Case(
+        plots.weights, (zeros(4, 5),), {"keys": ["a", "b"]}, ValueError,
+        "`keys` must name each of 5 tokens, got 2 names",
+    ),
+    "names in one string": Case(
+        plots.weights_by_head, (zeros(4, 5),), {"queries": "abcd"}, TypeError,
+        "`queries` must be a list of names, got one string; split it into tokens",
+    ),
+    "axes of the wrong number": Case(
+        plots.weights_by_head, (zeros(3, 4, 5), [None]), {}, ValueError,
+        "`ax` must be 3 axes, one for each panel, got 1",
+    ),
+    "not observed": Case(
+        plots.concentration, (Observation(entropy=zeros(4)),), {}, ValueError,
+        r"must hold max_weight: observe\(query, key, statistics=\('entropy', 'max_weight'\)\)",
+    ),
+    "nothing received": Case(
+        plots.received, (Observation(entropy=zeros(4)),), {}, ValueError,
+        r"must hold received: observe\(query, key, statistics=\('received',\)\)",
+    ),
 }  # fmt: skip
 
 NO_NUMBA = Case(
@@ -493,6 +567,11 @@ def test_a_refusal_says_what_must_hold(case):
     refusal(case)
 
 
+@pytest.mark.parametrize("case", PICTURED.values(), ids=map(case_id, PICTURED))
+def test_a_refusal_to_draw_says_what_must_hold(case):
+    refusal(case)
+
+
 @pytest.mark.parametrize("name", PULLED)
 def test_a_refusal_of_a_pullback_says_what_must_hold(name, engine):
     arguments, more, error, message = PULLED[name]
@@ -527,7 +606,7 @@ def without_matplotlib(monkeypatch):
 @pytest.mark.usefixtures("without_numba", "without_matplotlib")
 def test_every_refusal_is_tested():
     """Each `raise` of `checks` is reached by a case above."""
-    cases = (*CASES.values(), NO_NUMBA, NO_MATPLOTLIB)
+    cases = (*CASES.values(), *PICTURED.values(), NO_NUMBA, NO_MATPLOTLIB)
     reached = set().union(*(places_of(refusal(case)) for case in cases))
     _, pullback = vjp(Q, K, V)
     for case in PULLED.values():

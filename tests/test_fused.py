@@ -455,15 +455,19 @@ def test_fork_after_use():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a child")
-def test_ctrl_c_stops_soon():
-    code = """
+@pytest.mark.parametrize(
+    ("call", "n"), [("attend(x, x, x)", 16_384), ("observe(x, x, statistics='received')", 131_072)]
+)
+def test_ctrl_c_stops_soon(call, n):
+    code = f"""
         import numpy as np
-        from scaledot import attend
-        x = np.ones((1, 8, 16384, 64), "f4")
-        attend(x[..., :200, :], x[..., :200, :], x[..., :200, :])
+        from scaledot import attend, observe
+        call = lambda x: {call}
+        call(np.ones((1, 200, 64), "f4"))
+        x = np.ones((1, {n}, 64), "f4")
         print("ready", flush=True)
-        for _ in range(100):
-            attend(x, x, x)
+        for _ in range(1000):
+            call(x)
     """
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],

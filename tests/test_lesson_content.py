@@ -33,7 +33,7 @@ def test_the_lesson_is_whole():
 def test_every_message_of_the_grader_has_words():
     source = Path(check.__file__).with_name("judge.py").read_text(encoding="utf-8")
     ids = set(re.findall(r'return "(\w+)", ', source)) - {"mistake"}
-    stages = {"syntax", "timeout", "output", "died"}
+    stages = {"syntax", "raised", "timeout", "output", "died"}
     words = {name.partition(".")[2] for name in texts.all_texts() if name.startswith("grader.")}
     assert words == ids | stages | {"two"}
 
@@ -265,6 +265,27 @@ def test_what_is_wrong_with_a_teachers_exercise_is_found(tmp_path, old, new, pro
         text = MINE.replace('expected = ""', 'expected = "1"')
     problems = check.check(mine(tmp_path, text))
     assert any(problem in found for found in problems), problems
+
+
+def test_the_lesson_that_the_docs_show_is_whole(tmp_path):
+    docs = Path(__file__).parents[1] / "docs" / "lessons.md"
+    title, *blocks = re.findall(
+        r"^```toml\n(.*?)^```", docs.read_text(encoding="utf-8"), re.M | re.S
+    )
+    questions = [block for block in blocks if block.startswith("[[question]]")]
+    (exercise,) = [block for block in blocks if block not in questions]
+    assert len(questions) == 3
+    files = {"lesson.toml": title, "questions.toml": "\n".join(questions)}
+    parts = "".join(f"\n::question {name}::\n" for name in ("why", "blank", "pairs"))
+    for language in LANGUAGES:
+        files[f"10-mean.{language}.md"] = f"# Σ\n{parts}\n::exercise mean::\n"
+    (tmp_path / "exercises").mkdir()
+    for name, text in (files | {"exercises/mean.toml": exercise}).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    lesson = content.read(tmp_path)
+    assert check.check(lesson) == []
+    wrong = lesson.exercises["mean"].mistakes["not_divided"].program
+    assert judge(lesson.exercises["mean"], wrong).mistakes == ("not_divided",)
 
 
 # ------------------------------------------------------------------------------------- progress

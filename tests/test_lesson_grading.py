@@ -300,6 +300,7 @@ def test_grade_for_scripts(shell, tmp_path):
         (["grade", "none.py", "--exercise", "atention"], "did you mean 'attention'"),
         (["grade", "none.py", "--exercise", "attention", "--lang", "de"], "valid are: tr, en"),
         (["grade", "none.py"], "--exercise"),
+        (["--lang", "tr", "check", "none"], "options of the page come without `check`"),
         (["check", "none"], "none is no lesson: a lesson is a folder with a lesson.toml"),
     ],
 )
@@ -309,6 +310,18 @@ def test_what_the_shell_refuses(shell, tmp_path, monkeypatch, arguments, message
     assert (code, out) == (2, "")
     assert re.fullmatch(r"scaledot: .+\n", err)
     assert message in err
+
+
+def test_the_page_says_what_it_needs(shell, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "marimo", None)
+    monkeypatch.delitem(sys.modules, "scaledot.lesson.page.serve", raising=False)
+    code, _, err = shell("--state", tmp_path / "state.json")
+    assert code == 2
+    assert 'needs marimo: pip install "scaledot[lesson]"' in err
+    (tmp_path / "state.json").write_text("?")
+    code, _, err = shell("--state", tmp_path / "state.json")
+    assert code == 2
+    assert "name another with --state" in err
 
 
 def test_the_language_of_the_locale(monkeypatch):

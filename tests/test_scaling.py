@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from scaledot import cli, plots
+from scaledot import cli, cli_scale, plots
+from scaledot.plots import scale
 from scaledot.scaling import Thresholds, diagnose, study, train
 
 
@@ -106,7 +107,7 @@ def test_the_panels_of_a_study():
     found = study(dims=(4, 16), n_pairs=100, n_keys=8)
     axes = plots.study(found)
     assert len(axes) == 4
-    for ax, (field, label) in zip(axes, plots.PANELS, strict=True):
+    for ax, (field, label) in zip(axes, scale.PANELS, strict=True):
         assert ax.get_xlabel() == "size d of the vectors"
         assert ax.get_ylabel().startswith(label)
         lines = ax.get_lines()
@@ -117,7 +118,7 @@ def test_the_panels_of_a_study():
             np.testing.assert_array_equal(line.get_ydata(), want)
     again = plots.study(found, ax=axes)
     assert again == axes
-    with pytest.raises(ValueError, match="must be four axes"):
+    with pytest.raises(ValueError, match="must be 4 axes"):
         plots.study(found, ax=axes[:2])
 
 
@@ -192,7 +193,7 @@ def test_plots_need_matplotlib(capsys, monkeypatch):
         without.setitem(sys.modules, "matplotlib.figure", None)
         with pytest.raises(ModuleNotFoundError, match=r'pip install "scaledot\[plots\]"'):
             plots.study(study(dims=(4,), n_pairs=9))
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    monkeypatch.setattr(cli_scale, "find_spec", lambda name: None)
     code, _, err = run(capsys, "scaling", 4, "--plot", "x.png")
     assert code == 2
     assert 'pip install "scaledot[plots]"' in err
@@ -316,7 +317,7 @@ def test_dead_and_unsound_arrays_are_not_called_healthy():
     query[1, 4] = np.inf
     (finding,) = diagnose(query, key).findings
     assert (finding.kind, finding.heads) == ("not-finite", (1,))
-    assert "1 rows" in finding.message
+    assert "1 of them" in finding.message
 
 
 def test_few_rows_or_keys_say_nothing_of_a_head():

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from scaledot import arrays, checks, gradients, online, statistics
+from scaledot import arrays, checks, gradients, online, shortcut, statistics
 from scaledot.call import Call, How, chosen_rows, prepare
 from scaledot.planning import Plan
 from scaledot.request import RESIDUALS, Request
@@ -138,8 +138,10 @@ def attend(
 
     Parameters
     ----------
-    query, key, value, **how
+    query, key, value : array
         As for `attention`.
+    **how
+        The keywords of `attention` from `mask` on.
     out : array (..., H, T, E), optional
         Where to write the output; it is what is returned.
 
@@ -157,10 +159,14 @@ def attend(
     """
     if value is None:
         checks.value_needed("attend")
+    if out is None and (taken := shortcut.take(query, key, value, how)) is not None:
+        return taken
     call = prepare(query, key, value, how)
     n_queries, size = call.problem.query.shape[-2], call.given["value"].shape[-1]
-    found = call.run(Request(), out=call.out("output", out, n_queries, size))
-    return found["output"]
+    found = call.run(Request(), out=call.out("output", out, n_queries, size))["output"]
+    if out is None:
+        shortcut.remember(call, how, found)
+    return found
 
 
 def observe(
@@ -177,8 +183,10 @@ def observe(
 
     Parameters
     ----------
-    query, key, value, **how
+    query, key, value : array
         As for `attention`. Without a value there is no output and no second product.
+    **how
+        The keywords of `attention` from `mask` on.
     statistics : name, names or "all"
         What is wanted; the first ten below by default. "all" is all of them, `weights_of` where
         `rows` are given.
@@ -262,8 +270,10 @@ def vjp(
 
     Parameters
     ----------
-    query, key, value, **how
+    query, key, value : array
         As for `attention`.
+    **how
+        The keywords of `attention` from `mask` on.
     wrt : name or names
         Of query, key, value, bias, sinks: the arguments whose gradients are wanted. By default all
         that were given.
@@ -447,8 +457,10 @@ def plan(query: Array, key: Array, value: Array | None = None, **how: Unpack[How
 
     Parameters
     ----------
-    query, key, value, **how
+    query, key, value : array
         As for `attention`.
+    **how
+        The keywords of `attention` from `mask` on.
 
     Returns
     -------

@@ -186,6 +186,7 @@ def _problem(
         sinks = layout.spread(xp, arrays.clamp(xp, sinks, frame.dtype), 0)[..., None]
     return Problem(
         frame,
+        layout.sizes,
         layout.spread(xp, given["query"]),
         layout.spread_keys(xp, given["key"]),
         None if value is None else layout.spread_keys(xp, value),

@@ -133,7 +133,12 @@ def bias_type(name: str, dtype: str) -> None:
 
 def ranks(shapes: Mapping[str, Shape]) -> None:
     """Refuse arrays without a length and a head size."""
-    letters = {"query": "(..., H, T, D)", "key": "(..., G, S, D)", "value": "(..., G, S, E)"}
+    letters = {
+        "query": "(..., H, T, D)",
+        "key": "(..., G, S, D)",
+        "value": "(..., G, S, E)",
+        "weights": "(..., T, S)",
+    }
     for name, shape in shapes.items():
         if len(shape) < 2:
             raise ValueError(
@@ -368,6 +373,15 @@ def row_numbers(shape: Shape, dtype: str) -> None:
         raise TypeError(f"`rows` must be a list of ints, got {dtype} of shape {shape}")
 
 
+def layers(query: Shape, key: Shape) -> None:
+    """Refuse to count layers without an axis of them."""
+    if max(len(query), len(key)) < 4:
+        raise ValueError(
+            "`layers` needs an axis of layers before the heads, (layers, ..., H, T, D): got query "
+            f"of shape {query}"
+        )
+
+
 def rows_needed(asked: bool, given: bool) -> None:
     """Refuse `weights_of` without rows, and rows without `weights_of`."""
     if asked and not given:
@@ -394,6 +408,62 @@ def value_needed(name: str) -> NoReturn:
     raise TypeError(
         f"`{name}` needs a `value`, got None; statistics without one come from `observe`"
     )
+
+
+def head(x: object, front: Shape) -> Shape:
+    """Return the place of one head in (..., H), or refuse it; None is the only one there is."""
+    if 0 in front:
+        raise ValueError(f"there must be a head to show: the axes before the rows are {front}")
+    first = (0,) * len(front)
+    if x is None and math.prod(front) == 1:
+        return first
+    numbers = x if isinstance(x, tuple) else (x,)
+    if x is None or len(numbers) != len(front):
+        raise ValueError(
+            f"`head` must be a place in {front}, the axes before the rows: got {x}; "
+            f"head={first[0] if len(first) == 1 else first or None} is the first"
+        )
+    place = []
+    for number, size in zip(numbers, front, strict=True):
+        one = integer("head", number)
+        if not -size <= one < size:
+            raise ValueError(f"`head` must be a place in {front}, got {x}")
+        place.append(one % size)
+    return tuple(place)
+
+
+def cells(x: object) -> tuple[int, int]:
+    """Return how many cells there may be for queries and for keys, or refuse them."""
+    if not isinstance(x, tuple | list) or len(x) != 2:
+        raise TypeError(f"`cells` must be a pair (for queries, for keys), got {x!r}")
+    rows, columns = (integer("cells", n, least=1) for n in x)
+    return rows, columns
+
+
+def panels(n_axes: int, n: int) -> None:
+    """Refuse axes that are not one for each panel."""
+    if n_axes != n:
+        raise ValueError(f"`ax` must be {n} axes, one for each panel, got {n_axes}")
+
+
+def token_names(name: str, names: Sequence[str] | None, n: int) -> None:
+    """Refuse names that are not one for each token."""
+    if names is None:
+        return
+    if isinstance(names, str):
+        raise TypeError(f"`{name}` must be a list of names, got one string; split it into tokens")
+    if len(names) != n:
+        raise ValueError(f"`{name}` must name each of {n} tokens, got {len(names)} names")
+
+
+def observed(found: Mapping[str, object]) -> None:
+    """Refuse to show statistics that were not asked for."""
+    missing = [name for name, x in found.items() if x is None]
+    if missing:
+        raise ValueError(
+            f"the observation must hold {' and '.join(missing)}: "
+            f"observe(query, key, statistics={tuple(found)})"
+        )
 
 
 def gradients_given(names: Sequence[str]) -> NoReturn:

@@ -1,7 +1,6 @@
 """The commands of the shell: `scaledot run`, `explain`, `scaling`, `lesson`, `warm` and `info`."""
 
 import io
-import json
 import math
 import os
 import platform
@@ -11,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +17,7 @@ import numpy as np
 import typer
 
 import scaledot
-import scaledot.scaling
-from scaledot import checks, files, printing, slices
+from scaledot import checks, cli_scale, files, flags, printing, slices
 from scaledot.files import Array, Refusal
 from scaledot.lesson import shell as lesson
 from scaledot.planning import TEXTBOOK_SCORES, missing_numba
@@ -103,43 +100,11 @@ def about(
 
 # ---------------------------------------------------------------------------------- scaledot run
 
-Inputs = Annotated[list[Path], typer.Argument(metavar="INPUTS", hidden=True)]
-Causal = Annotated[
-    bool,
-    typer.Option(
-        "--causal",
-        help="Query i sees keys j <= i + offset. The offset is --query-offset; by default the last "
-        "query sees the last key.",
-    ),
-]
-QueryOffset = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Position of query 0 among the keys. Default S - T: the last query is at the last "
-        "key. 0: the first query is at the first key.",
-    ),
-]
-Window = Annotated[
-    tuple[str, str] | None,
-    typer.Option(
-        metavar="LEFT RIGHT",
-        help="How many keys beside its own position a query sees on each side, its own key not "
-        "counted; `none` means all on that side.",
-    ),
-]
 KeyLengths = Annotated[
     int | None, typer.Option(metavar="N", help="How many keys are real; the rest is padding.")
 ]
 QueryLengths = Annotated[
     int | None, typer.Option(metavar="N", help="How many queries are real; the rest is padding.")
-]
-Scale = Annotated[
-    float | None, typer.Option(metavar="X", help="Factor of query . key. Default 1/sqrt(D).")
-]
-Softcap = Annotated[
-    float | None,
-    typer.Option(metavar="X", help="Cap scaled scores by X * tanh(score / X), before bias, masks."),
 ]
 Engine = Annotated[
     str | None, typer.Option(metavar="NAME", help=f"Force an engine: {' or '.join(ENGINES)}.")
@@ -180,14 +145,14 @@ WeightsTo = Annotated[
 
 @app.command()
 def run(
-    inputs: Inputs,
-    causal: Causal = False,
-    query_offset: QueryOffset = None,
-    window: Window = None,
+    inputs: flags.Inputs,
+    causal: flags.Causal = False,
+    query_offset: flags.QueryOffset = None,
+    window: flags.Window = None,
     key_lengths: KeyLengths = None,
     query_lengths: QueryLengths = None,
-    scale: Scale = None,
-    softcap: Softcap = None,
+    scale: flags.Scale = None,
+    softcap: flags.Softcap = None,
     engine: Engine = None,
     threads: Threads = None,
     statistics: Statistics = None,
@@ -205,10 +170,10 @@ def run(
     Shapes: query (..., H, T, D), key (..., G, S, D), value (..., G, S, E), or two axes only.
     """
     wanted = _wanted(inputs, output, weights_to, without_weights=no_weights)
-    flags = _given(
+    given = flags.given(
         causal=causal or None,
         query_offset=query_offset,
-        window=_window(window),
+        window=flags.window(window),
         key_lengths=key_lengths,
         query_lengths=query_lengths,
         scale=scale,
@@ -218,7 +183,7 @@ def run(
     )
     console = printing.plain_console()
     names = _statistics(statistics, top_k)
-    problem = _problem(inputs, flags)
+    problem = flags.problem(inputs, given)
     problem = problem._replace(statistics=names, k=8 if top_k is None else top_k)
     printing.print_problem(console, inputs, problem)
     plan = slices.plan(problem)
@@ -257,26 +222,6 @@ def _stored(problem: slices.Problem) -> list[str]:
     return names + more
 
 
-def _given(**flags: Any) -> dict[str, Any]:
-    """Return the flags that were given."""
-    return {name: x for name, x in flags.items() if x is not None}
-
-
-def _window(sides: tuple[str, str] | None) -> tuple[int | None, int | None] | None:
-    """Return the window that --window names."""
-    return None if sides is None else (_bound(sides[0]), _bound(sides[1]))
-
-
-def _bound(text: str) -> int | None:
-    """Return one side of the window."""
-    try:
-        return None if text.lower() == "none" else int(text)
-    except ValueError:
-        raise Refusal(
-            f"--window takes two of a number of keys or `none`, such as 4 0 or none 0; got {text!r}"
-        ) from None
-
-
 def _wanted(
     inputs: Sequence[Path], output: Path | None, weights_to: Path | None, *, without_weights: bool
 ) -> files.Wanted:
@@ -289,20 +234,6 @@ def _wanted(
         files.check_target("--weights-to", weights_to, ".npy", inputs)
     inside = output is not None and weights_to is None and not without_weights
     return files.Wanted(output, weights_to, inside)
-
-
-def _problem(inputs: Sequence[Path], flags: dict[str, Any]) -> slices.Problem:
-    """Return what the files and the flags ask for together."""
-    arrays = files.read_inputs(inputs)
-    query, key, value = (arrays.pop(name) for name in files.REQUIRED)
-    how: dict[str, Any] = dict(arrays)
-    for name in ("key_lengths", "query_lengths", "query_offset"):
-        if name in how and name in flags:
-            option = f"--{name.replace('_', '-')}"
-            raise Refusal(f"`{name}` is in the file and {option} is given; leave one of them out")
-        if name in how and how[name].dtype.kind in "iu":
-            how[name] = how[name].astype(np.int64) if how[name].ndim else int(how[name])
-    return slices.Problem(query, key, value, how | flags)
 
 
 def _attend(problem: slices.Problem, wanted: files.Wanted) -> dict[str, Array]:
@@ -388,110 +319,10 @@ def _warming(dtype: np.dtype[Any]) -> dict[str, list[Callable[[], object]]]:
     }
 
 
-# ------------------------------------------------------------------------------- scaledot explain
+# ------------------------------------------------------------ scaledot explain, scaledot scaling
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of words.")]
-Layers = Annotated[
-    bool, typer.Option("--layers", help="The first axis counts the layers of a model.")
-]
-
-
-@app.command()
-def explain(
-    inputs: Inputs,
-    causal: Causal = False,
-    query_offset: QueryOffset = None,
-    window: Window = None,
-    scale: Scale = None,
-    softcap: Softcap = None,
-    layers: Layers = False,
-    as_json: Json = False,
-) -> None:
-    """Say what the scores of the arrays in files look like, and what to do about it.
-
-    INPUTS as for `scaledot run`. --scale is the one that your own code uses.
-    """
-    flags = _given(
-        causal=causal or None,
-        query_offset=query_offset,
-        window=_window(window),
-        scale=scale,
-        softcap=softcap,
-    )
-    problem = _problem(inputs, flags)
-    with slices.refusals():
-        found = scaledot.scaling.diagnose(problem.query, problem.key, layers=layers, **problem.how)
-    console = printing.plain_console()
-    console.print(json.dumps(found.to_dict()) if as_json else str(found))
-
-
-# ------------------------------------------------------------------------------- scaledot scaling
-
-Sizes = Annotated[list[int] | None, typer.Argument(metavar="D", hidden=True)]
-Dims = Annotated[
-    bool, typer.Option("--dims", help="The sizes D that follow. Default: 4 16 64 256 1024.")
-]
-Pairs = Annotated[int, typer.Option(metavar="N", help="Pairs of random vectors at each size.")]
-Keys = Annotated[int, typer.Option(metavar="N", help="Keys that each query weighs.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the random numbers.")]
-Train = Annotated[
-    bool, typer.Option("--train", help="Also train a small model with and without the scale.")
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Draw the study, or with --train the losses, to a .png, .svg or .pdf file.",
-    ),
-]
-
-
-@app.command()
-def scaling(
-    sizes: Sizes = None,
-    dims: Dims = False,
-    pairs: Pairs = 10_000,
-    keys: Keys = 128,
-    seed: Seed = 0,
-    train: Train = False,
-    plot: Plot = None,
-    as_json: Json = False,
-) -> None:
-    """Show what the scale 1/sqrt(d) does to scores, softmax and gradient.
-
-    Dot products of random vectors spread like sqrt(d); unscaled, they pile the softmax on one key,
-    and the gradient vanishes. For example: scaledot scaling --dims 4 64 1024
-    """
-    if dims and not sizes:
-        raise Refusal("--dims needs at least one size, such as --dims 4 64 1024")
-    if plot is not None:
-        files.check_target("--plot", plot, (".png", ".svg", ".pdf"), [])
-        _need_matplotlib()
-    with slices.refusals():
-        study = scaledot.scaling.study(
-            sizes or (4, 16, 64, 256, 1024), pairs, keys, rng=np.random.default_rng(seed)
-        )
-        training = scaledot.scaling.train(rng=seed) if train else None
-    console = printing.plain_console()
-    if as_json:
-        found = {"study": study.to_dict(), "training": training and training.to_dict()}
-        console.print(json.dumps(found))
-    else:
-        console.print(str(study))
-        if training is not None:
-            console.print(f"\ntraining, d = {training.d}\n{training}")
-    if plot is not None:
-        from scaledot import plots
-
-        with files.replacing(plot) as draft:
-            drawn = plots.study(study)[0] if training is None else plots.training(training)
-            plots.save(drawn, draft, plot.suffix)
-
-
-def _need_matplotlib() -> None:
-    """Refuse to draw where nothing can."""
-    if find_spec("matplotlib") is None:
-        raise Refusal('--plot needs matplotlib: pip install "scaledot[plots]"')
+app.command()(cli_scale.explain)
+app.command()(cli_scale.scaling)
 
 
 # --------------------------------------------------------------------------------- scaledot info

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaledot import api, arrays, checks
-from scaledot.results import Array
+from scaledot.results import Array, Observation
 
 __all__ = ["Diagnosis", "Finding", "Head", "Thresholds", "diagnose"]
 
@@ -106,6 +106,11 @@ class Diagnosis:
     """The spread of each layer, where the first axis counts layers."""
     findings: tuple[Finding, ...]
 
+    @property
+    def striking(self) -> int | None:
+        """The first head that a finding names; None where none does."""
+        return next((finding.heads[0] for finding in self.findings if finding.heads), None)
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain types, as JSON takes it."""
         return {
@@ -148,8 +153,11 @@ def diagnose(
 
     Parameters
     ----------
-    query, key, **how
-        As for `scaledot.attention`; `scale` is the scale that your own code uses, 1/√D by default.
+    query, key : array
+        As for `scaledot.attention`.
+    **how
+        The keywords of `scaledot.attention` from `mask` on; `scale` is the one that your own code
+        uses, 1/√D by default.
     layers : bool
         The first axis counts the layers of a model; scores that grow from layer to layer are found.
     thresholds : Thresholds
@@ -174,19 +182,27 @@ def diagnose(
     >>> print(diagnose(query, key, scale=1.0).findings[0].kind)
     no-scale
     """
-    limits = Thresholds() if thresholds is None else thresholds
+    shape, of_key = (tuple(getattr(x, "shape", None) or np.shape(x)) for x in (query, key))
+    if layers:
+        checks.layers(shape, of_key)
     seen = api.observe(query, key, statistics=STATISTICS, **how)
+    return judge(seen, shape, layers=layers, thresholds=thresholds, **how)
+
+
+def judge(
+    seen: Observation,
+    shape: tuple[int, ...],
+    *,
+    layers: bool = False,
+    thresholds: Thresholds | None = None,
+    **how: Any,
+) -> Diagnosis:
+    """Return what `diagnose` does from what was observed, `STATISTICS` of queries of a shape."""
+    limits = Thresholds() if thresholds is None else thresholds
     found = {name: arrays.on_host(getattr(seen, name)) for name in STATISTICS}
-    shape = tuple(np.shape(query)) if not hasattr(query, "shape") else tuple(query.shape)
-    scale = how.get("scale")
-    scale = 1 / math.sqrt(max(1, shape[-1])) if scale is None else checks.real("scale", scale)
-    if layers and found["argmax"].ndim < 3:
-        raise ValueError(
-            f"`layers` needs an axis of layers before the heads, (layers, ..., H, T, D): got query "
-            f"of shape {shape}"
-        )
-    received = _by_head(found.pop("received"))  # (H, ..., S)
-    rows = {name: _by_head(x) for name, x in found.items()}  # (H, ..., T)
+    scale = checks.scale(how.get("scale"), shape[-1])
+    received = by_head(found.pop("received"))  # (H, ..., S)
+    rows = {name: by_head(x) for name, x in found.items()}  # (H, ..., T)
     heads = tuple(
         _head({name: x[h].reshape(-1) for name, x in rows.items()}, received[h], scale, limits)
         for h in range(len(received))
@@ -202,7 +218,7 @@ def diagnose(
     return Diagnosis(scale, suggested, heads, by_layer, findings)
 
 
-def _by_head(x: np.ndarray) -> np.ndarray:
+def by_head(x: np.ndarray) -> np.ndarray:
     """Return (..., H, T) as (H, ..., T)."""
     return np.moveaxis(x, -2, 0) if x.ndim > 1 else x[None]
 
@@ -305,8 +321,9 @@ def _of_heads(heads: tuple[Head, ...], limits: Thresholds, typical: float) -> li
             found.append(Finding(kind, tuple(chosen), f"{_named(chosen)}: {message}"))
 
     unsound = [n for n, head in enumerate(heads) if head.unsound]
-    add("not-finite", unsound, f"{sum(heads[n].unsound for n in unsound)} rows see a NaN or an "
-        "infinite score and are left out of all other numbers; look for what made it")  # fmt: skip
+    add("not-finite", unsound, f"rows that see a NaN or an infinite score, "
+        f"{sum(heads[n].unsound for n in unsound)} of them, are left out of all other numbers; "
+        "look for what made it")  # fmt: skip
     collapsed = [n for n, h in numbered if h.saturated >= limits.most and h.one_key >= limits.most]
     add("collapsed", collapsed, "nearly every query gives all its weight to the same key; shrink "
         "the queries and keys of the head, or start it anew")  # fmt: skip

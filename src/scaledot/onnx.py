@@ -1,7 +1,7 @@
 """The ONNX ``Attention`` operator of opsets 23, 24 and 25, computed by this package.
 
 `attention` is the operator as a function on NumPy arrays; it does not need the onnx package.
-`Attention` is the operator as a class, by which onnx's evaluator runs a whole model on it::
+`Attention` is the operator as a class, by which onnx's evaluator runs a whole model on it:
 
     import scaledot.onnx
     from onnx.reference import ReferenceEvaluator
@@ -91,19 +91,19 @@ def attention(
 
     Parameters
     ----------
-    Q : ndarray, (B, H, T, D) or (B, T, H * D)
+    Q : ndarray (B, H, T, D) or (B, T, H * D)
         Queries. Float16, bfloat16, float32 or float64.
-    K : ndarray, (B, G, L, D) or (B, L, G * D)
+    K : ndarray (B, G, L, D) or (B, L, G * D)
         Keys, of the type of Q. H is a multiple of G; query head h reads key head h // (H // G).
-    V : ndarray, (B, G, L, E) or (B, L, G * E)
+    V : ndarray (B, G, L, E) or (B, L, G * E)
         Values. Any of the four types.
     attn_mask : ndarray, broadcasts to (B, H, T, S), optional
         Bool: True = may attend. Floating: added to the scores, -inf masks. S is the number of all
         keys, past ones included. A last axis shorter than S is filled up with masked keys; so is
         one of length 1, which opset 23 broadcasts (give it at full length to mean that).
-    past_key, past_value : ndarray, (B, G, P, D) and (B, G, P, E), optional
+    past_key, past_value : ndarray (B, G, P, D) and (B, G, P, E), optional
         Keys and values before those of K and V, always with four axes, and only together.
-    nonpad_kv_seqlen : ndarray, (B,), int, optional
+    nonpad_kv_seqlen : ndarray (B,) of ints, optional
         How many of the keys are real in each batch; K and V are then the whole cache, and there is
         no past.
     is_causal : {0, 1}

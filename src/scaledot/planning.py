@@ -146,6 +146,11 @@ def _bytes(n: int) -> str:
 def clear() -> None:
     """Forget all plans: after changing a constant of this module."""
     plan.cache_clear()
+    known.clear()
+
+
+known: dict[Any, Any] = {}
+"""What small calls were found to be, by their kind: see `scaledot.shortcut`."""
 
 
 ARRAYS = ("query", "key", "value")

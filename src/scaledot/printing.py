@@ -38,11 +38,19 @@ def progress(n_rows: int, n_rows_a_slice: int) -> Iterator[Callable[[int], None]
 def print_problem(console: Console, inputs: Sequence[Path], problem: Problem) -> None:
     """Print what goes in."""
     console.print("inputs", style="bold")
-    console.print(f"  {'from':<15}{' '.join(map(str, inputs))}")
-    arrays = {name: getattr(problem, name) for name in files.REQUIRED}
-    for name, x in (arrays | problem.how).items():
-        text = f"{x.dtype.name:<8} {x.shape}" if isinstance(x, np.ndarray) else _option(x)
+    for name, text in described(inputs, problem):
         console.print(f"  {name:<15}{text}")
+
+
+def described(inputs: Sequence[Path], problem: Problem) -> list[tuple[str, str]]:
+    """Return what goes in, each with its name."""
+    arrays = {name: getattr(problem, name) for name in files.REQUIRED}
+    lines = [("from", " ".join(map(str, inputs)))]
+    for name, x in (arrays | problem.how).items():
+        if x is not None:
+            text = f"{x.dtype.name:<8} {x.shape}" if isinstance(x, np.ndarray) else _option(x)
+            lines.append((name, text))
+    return lines
 
 
 def _option(x: object) -> str:

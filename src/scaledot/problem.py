@@ -1,7 +1,7 @@
 """One call in canonical form: what the engines work on, and where they put what they find."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from scaledot import arrays, masks
 from scaledot.layout import Layout, part_sizes
+from scaledot.layout import layout as layout_of
 from scaledot.results import Array
 from scaledot.scores import Scores, scores
 
@@ -40,6 +41,8 @@ class Problem(NamedTuple):
     """A frame, canonical arrays (see `scaledot.layout`), and where their rows and keys end."""
 
     frame: Frame
+    sizes: tuple[int, ...]
+    """(*batch, *folded): those of the layout, or of a part of the heads."""
     query: Array
     """(*batch, *folded, T, D)."""
     key: Array
@@ -78,7 +81,7 @@ class Problem(NamedTuple):
 
     def parts(self, most: int) -> Iterator[tuple[Index, "Problem"]]:
         """Yield parts of at most `most` heads, each with its place in (*batch, *folded)."""
-        sizes = self.layout.sizes
+        sizes = self.sizes
         if 0 in sizes:
             return
         taken = part_sizes(sizes, most)
@@ -87,7 +90,9 @@ class Problem(NamedTuple):
             return
         steps = (range(0, size, take) for size, take in zip(sizes, taken, strict=True))
         for begins in product(*steps):
-            index = tuple(slice(a, a + n) for a, n in zip(begins, taken, strict=True))
+            index = tuple(
+                slice(a, min(a + n, size)) for a, n, size in zip(begins, taken, sizes, strict=True)
+            )
             yield index, self._part(index)
 
     def _part(self, index: Index) -> "Problem":
@@ -98,6 +103,7 @@ class Problem(NamedTuple):
             return x if x is None or isinstance(x, int) else x[(*within(front, x.shape), ...)]
 
         return self._replace(
+            sizes=tuple(place.stop - place.start for place in index),
             query=cut(self.query, index),
             key=cut(self.key, index[:n_batch]),
             value=cut(self.value, index[:n_batch]),
@@ -107,19 +113,51 @@ class Problem(NamedTuple):
             },
         )
 
-    def of_rows(self, rows: np.ndarray) -> "Problem":
-        """Return the problem of some query rows, which keep their numbers and positions."""
-        xp = self.xp
-        chosen = xp.asarray(rows, device=arrays.device_of(xp, self.query))
+    def of_head(self, place: tuple[int, ...]) -> "Problem":
+        """Return the problem of one head, at its place in (*lead, H), with no axes but its own."""
+        axes = self.layout
+        *lead, head = place or (0,)
+        grouped = (*lead, *divmod(head, axes.heads // axes.groups))
+        index = tuple(grouped[axis] for axis in (*axes.batch, *axes.folded))
 
-        def take(x: Array | None) -> Array | None:
-            if x is None or x.shape[-2] == 1:
+        def pick(x: Any, n_tail: int = 2) -> Any:
+            if x is None or isinstance(x, int):
                 return x
-            return xp.take(x, chosen, axis=x.ndim - 2)
+            front = x.shape[: x.ndim - n_tail]
+            return x[(*(0 if n == 1 else i for i, n in zip(index, front, strict=False)), ...)]
 
-        query = xp.take(self.query, chosen, axis=self.query.ndim - 2)
+        query, key = pick(self.query), pick(self.key)
+        alone = layout_of(tuple(query.shape), tuple(key.shape), None)
         return self._replace(
-            query=query, mask=take(self.mask), bias=take(self.bias), rows=self.rows[rows]
+            frame=replace(self.frame, layout=alone),
+            sizes=alone.sizes,
+            query=query,
+            key=key,
+            value=pick(self.value),
+            mask=pick(self.mask),
+            bias=pick(self.bias),
+            **{
+                name: pick(getattr(self, name), 1)
+                for name in ("sinks", "query_offset", "n_keys", "n_queries")
+            },
+        )
+
+    def of_rows(self, rows: slice | np.ndarray) -> "Problem":
+        """Return the problem of some query rows, which keep their numbers and positions."""
+
+        def take(x: Any) -> Any:
+            if x is None or x.shape[-2] == 1 < len(self.rows):
+                return x
+            if isinstance(rows, slice):
+                return x[..., rows, :]
+            chosen = self.xp.asarray(rows, device=arrays.device_of(self.xp, self.query))
+            return self.xp.take(x, chosen, axis=x.ndim - 2)
+
+        return self._replace(
+            query=take(self.query),
+            mask=take(self.mask),
+            bias=take(self.bias),
+            rows=self.rows[rows],
         )
 
     def row_blocks(self, n_rows: int) -> Iterator[slice]:

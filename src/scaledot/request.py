@@ -84,7 +84,7 @@ class Results:
         for name in request.statistics:
             if name == "received":
                 place(name, n_keys)
-                self.put(name, (WHOLE,) * len(problem.layout.sizes) + (WHOLE,), self._zero())
+                self.put(name, (WHOLE,) * len(problem.sizes) + (WHOLE,), self._zero())
             elif name == "top_k":
                 k = min(request.k, n_keys)
                 place("top_k.values", n_rows, k)

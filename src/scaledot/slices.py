@@ -25,7 +25,8 @@ class Problem(NamedTuple):
 
     query: Array
     key: Array
-    value: Array
+    value: Array | None
+    """None where only the weights are looked at."""
     how: dict[str, Any]
     statistics: tuple[str, ...] = DEFAULT
     """What is wanted of the weights; the default ones are made in any case."""

@@ -19,7 +19,7 @@ def run(problem: Problem, request: Request, results: Results, blocks: Blocks) ->
     """Fill the results from one block that holds every score, whatever its size."""
     xp = problem.xp
     rows, keys = slice(0, len(problem.rows)), slice(0, problem.key.shape[-2])
-    everywhere = (WHOLE,) * len(problem.layout.sizes)
+    everywhere = (WHOLE,) * len(problem.sizes)
     stages = problem.scores(rows, keys)
     scores = stages.masked
     row_max, shift, total, weights = weigh(xp, scores, problem.sinks)

@@ -534,3 +534,17 @@ def test_axe_finds_nothing(browser, server, axe, scheme):
         assert problems == [], step
     context.close()
     assert asked == []
+
+
+def test_the_picture_of_the_readme(browser, server, tmp_path):
+    """`SCALEDOT_SCREENSHOTS=docs/images pytest tests/browser -k readme` writes it."""
+    server.state.unlink(missing_ok=True)
+    context = browser.new_context(viewport={"width": 960, "height": 1040})
+    page, said, asked = watch(context, server.address)
+    page.goto(f"{server.root}/?lang=en&step=why")
+    expect(page.locator("figure.training polyline")).to_have_count(2)
+    picture = Path(SCREENS or tmp_path) / "lesson.png"
+    page.screenshot(path=picture)
+    context.close()
+    assert picture.stat().st_size > 20_000
+    assert (said, asked) == ([], [])

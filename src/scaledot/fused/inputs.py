@@ -33,7 +33,7 @@ def inputs(
     wanted: Wanted | None = None,
 ) -> Inputs:
     """Return what kernels read of a call."""
-    sums, sizes = sum_type(problem), problem.layout.sizes
+    sums, sizes = sum_type(problem), problem.sizes
     query, key = _input(problem, problem.query), _input(problem, problem.key)
     given = {
         "query": query,
@@ -46,6 +46,7 @@ def inputs(
     its = tables(
         Signature(
             problem.frame,
+            sizes,
             **found,  # type: ignore[arg-type]  # query and key are there
             out=None if out is None else lies(out),
             has_sinks=problem.sinks is not None,
@@ -64,6 +65,14 @@ def inputs(
         spread = np.broadcast_to(memory.as_numpy(problem.sinks)[..., 0], sizes)
         sinks = np.array(spread, order="C").reshape(-1)
     return Inputs(its, window(problem.rows), **flats, sinks=sinks)
+
+
+def exchange(given: Inputs, query: np.ndarray, key: np.ndarray, value: np.ndarray) -> Inputs:
+    """Return inputs with other arrays that lie like theirs."""
+    return Inputs(
+        given.its, given.numbers, window(query), window(key), window(value), given.bias, given.mask,
+        given.sinks,
+    )  # fmt: skip
 
 
 def lies(x: np.ndarray) -> Lies:

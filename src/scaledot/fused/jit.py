@@ -24,18 +24,24 @@ from numba.core.caching import FunctionCache
 from scaledot import masks
 from scaledot.fused import target
 
-kernel: Callable[[Any], Any] = njit(nogil=True, error_model="numpy", fastmath=False, _nrt=False)
-"""Compile a function as a kernel: it allocates nothing and never touches Python."""
+OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": False,
+    "_nrt": False,
+    "no_cfunc_wrapper": True,
+}
+kernel: Callable[[Any], Any] = njit(**OPTIONS, no_cpython_wrapper=True)
+"""Compile a function as a kernel that kernels call: it allocates nothing, never touches Python, and
+Python cannot call it, which saves a tenth of the time of compiling."""
 
-inlined: Callable[[Any], Any] = njit(
-    nogil=True, error_model="numpy", fastmath=False, _nrt=False, inline="always"
-)
+inlined: Callable[[Any], Any] = njit(**OPTIONS, no_cpython_wrapper=True, inline="always")
 """A kernel that becomes part of its caller: LLVM then optimises it once, not once a level."""
 
 
 def entry(function: Callable[..., None]) -> Any:
-    """Compile a function that Python calls; it is kept on disk with all that it calls."""
-    compiled = kernel(function)
+    """Compile a kernel that Python calls; it is kept on disk with all that it calls."""
+    compiled = njit(**OPTIONS)(function)
     folder = cache_folder()
     if folder is not None and not numba.config.DISABLE_JIT:
         compiled._cache = KernelCache(function)

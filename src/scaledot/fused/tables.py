@@ -22,6 +22,9 @@ KEPT_BYTES = 2**20
 the second cache takes, making them again is as fast."""
 LEAST_TURNS = 16
 """Parts of what keys receive, over all sets of keys: enough for the threads to balance."""
+FEWEST_TURNS = 4
+"""The same where the parts of long rows of keys are larger than `RECEIVED_BYTES`."""
+RECEIVED_BYTES = 2**20
 KEPT_HEADS = 4096
 """Tables of more heads, 0.2 MiB, are made anew for each call."""
 
@@ -52,6 +55,7 @@ class Signature(NamedTuple):
     """All that the tables depend on."""
 
     frame: Frame
+    sizes: tuple[int, ...]
     query: Lies
     key: Lies
     value: Lies | None
@@ -98,13 +102,13 @@ class Tables(NamedTuple):
 
 def tables(its: Signature) -> Tables:
     """Return the tables of a call."""
-    n_heads = math.prod(its.frame.layout.sizes)
+    n_heads = math.prod(its.sizes)
     return _kept(its) if n_heads <= KEPT_HEADS else _make(its)
 
 
 def _make(its: Signature) -> Tables:
     """Make the tables of a call."""
-    frame, sizes = its.frame, its.frame.layout.sizes
+    frame, sizes = its.frame, its.sizes
     n_batch = len(its.key[0]) - 2
     lies = {
         name: geometry(*(getattr(its, name) or NOTHING))
@@ -145,7 +149,11 @@ def _make(its: Signature) -> Tables:
     }.items():
         call[name] = number
     n_tiles = _n_tiles(n_folded * n_queries, F64_LANES if is_double else F32_LANES)
-    n_turns = -(-LEAST_TURNS // max(1, len(keyed))) if wanted.received else n_tiles
+    n_turns = n_tiles
+    if wanted.received:
+        size = len(heads) * frame.n_keys * (8 if is_double else 4)
+        n_turns = min(LEAST_TURNS, max(FEWEST_TURNS, RECEIVED_BYTES * len(keyed) // max(1, size)))
+        n_turns = -(-n_turns // max(1, len(keyed)))
     call["n_turns"] = max(1, min(n_tiles, n_turns))
     call["n_phases"] = 2 if wanted.received or wanted.weights else 1
     call["k"], call["has_moments"] = wanted.k, wanted.moments

@@ -64,7 +64,7 @@ def same_in_all(text: Text) -> Iterator[str]:
         if one != other:
             left, right = _first_difference(one, other)
             yield f"the {what} differ between tr and en: {left!r} and {right!r}"
-    words = _prose(turkish)
+    words = _without(_prose(turkish), _PLACE)
     if turkish == english and len(_WORD.findall(words)) > 1:
         yield f"tr and en are the same: {words.strip()[:40]!r}"
     elif sum(map(str.isalpha, words)) >= _ENOUGH and not _TURKISH & set(words):

@@ -22,7 +22,10 @@ Language = Annotated[
 Folder = Annotated[
     Path,
     typer.Option(
-        "--lesson", metavar="DIR", help="A lesson of your own. Default: the built-in one."
+        "--lesson",
+        metavar="DIR",
+        show_default=False,
+        help="A lesson of your own. Default: the built-in one.",
     ),
 ]
 
@@ -32,7 +35,10 @@ def lesson(
     context: typer.Context,
     language: Language = None,
     port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="Port. Default: a free one.")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=65535, show_default=False, help="Port. Default: a free one."
+        ),
     ] = 0,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address, open nothing.")
@@ -48,6 +54,7 @@ def lesson(
     It opens in the browser, served by this machine to this machine alone; no network is needed.
     """
     if context.invoked_subcommand is not None:
+        _refuse_options_before(context)
         return
     chosen = _language(language)
     loaded = _load(folder)
@@ -118,6 +125,17 @@ def grade(
         typer.echo(f"\n{texts.message(verdict, wanted, chosen)}")
     if not verdict.right:
         raise typer.Exit(1)
+
+
+def _refuse_options_before(context: typer.Context) -> None:
+    """Refuse options of the page before a subcommand, which would not see them."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise Refusal(
+                f"options of the page come without `{context.invoked_subcommand}`, and its own "
+                "after it"
+            )
 
 
 def _language(name: str | None) -> str:

@@ -1,31 +1,17 @@
-"""Pictures of results: functions that take a result, draw on axes and return them.
-
-They need matplotlib: ``pip install "scaledot[plots]"``.
-"""
+"""Pictures of the effect of the scale: the study, and training with and without it."""
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scaledot import checks
+from scaledot.plots.drawing import STYLES, given_axes, new_axes
 from scaledot.scaling import Study, Training
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["save", "study", "training"]
-
-# Okabe and Ito's palette: told apart by all eyes, and in grey by the marks and lines beside it.
-STYLES: tuple[dict[str, Any], ...] = (
-    {"color": "#D55E00", "marker": "s", "linestyle": "-"},
-    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    {"color": "#009E73", "marker": "^", "linestyle": "--"},
-    {"color": "#CC79A7", "marker": "D", "linestyle": ":"},
-)
 PANELS = (
     ("spread", "spread of the scores"),
     ("entropy", "entropy, nats"),
@@ -49,9 +35,7 @@ def study(result: Study, ax: "Sequence[Axes] | None" = None) -> "list[Axes]":
     list of Axes
         The four axes.
     """
-    axes = _axes(4, (11.0, 3.1)) if ax is None else list(ax)
-    if len(axes) != 4:
-        raise ValueError(f"`ax` must be four axes, one for each panel, got {len(axes)}")
+    axes = new_axes(4, (11.0, 3.1)) if ax is None else given_axes(ax, 4)
     names = list(dict.fromkeys(row.scale for row in result))
     for place, (field, label) in enumerate(PANELS):
         for number, name in enumerate(names):
@@ -92,7 +76,7 @@ def training(result: Training, ax: "Axes | None" = None) -> "Axes":
     Axes
         The axes.
     """
-    ax = _axes(1, (5.5, 3.2))[0] if ax is None else ax
+    ax = new_axes(1, (5.5, 3.2))[0] if ax is None else ax
     for curve, name, style in (
         (result.unscaled, "without scale", STYLES[0]),
         (result.scaled, "1/sqrt(d)", STYLES[1]),
@@ -112,30 +96,6 @@ def training(result: Training, ax: "Axes | None" = None) -> "Axes":
     ax.grid(alpha=0.3)
     ax.legend(fontsize="small")
     return ax
-
-
-def save(ax: "Axes", file: str | Path, suffix: str | None = None) -> None:
-    """Write the figure of some axes to a .png, .svg or .pdf; the same bytes for the same figure.
-
-    `suffix` says which, where the name of the file does not.
-    """
-    from matplotlib import rc_context
-
-    figure: Figure = ax.figure  # type: ignore[assignment]  # ours has no subfigures
-    kind = (suffix or Path(file).suffix).lower().removeprefix(".")
-    dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with rc_context({"svg.hashsalt": "scaledot"}):
-        figure.savefig(file, format=kind, dpi=150, metadata=dates.get(kind))
-
-
-def _axes(n: int, size: tuple[float, float]) -> "list[Axes]":
-    """Return axes side by side, in a figure that no window manager knows of."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        checks.library_missing("a picture", "matplotlib", "plots", error)
-
-    return list(Figure(figsize=size, layout="constrained").subplots(1, n, squeeze=False)[0])
 
 
 def _smooth(x: np.ndarray, n: int = 10) -> np.ndarray:

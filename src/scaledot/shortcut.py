@@ -1,0 +1,103 @@
+"""The short way of a small call whose like was made before.
+
+What a call of contiguous NumPy arrays does, its checks, its plan and the tables of its kernels,
+depends on shapes, types and plain options alone: only the memory differs. Of a call of 8 heads of
+16 × 64, finding all of that again is half the time.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaledot import arrays, planning
+from scaledot.call import Call
+
+MOST_SCORES = 2**19
+"""Beyond so many, about a millisecond, the long way costs too little to matter."""
+KEPT = 1024
+"""So many kinds of calls are remembered."""
+PLAIN = frozenset((bool, int, float, str))
+
+Kind = tuple[Any, ...]
+
+
+class Known(NamedTuple):
+    """What a call was found to be."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    scale: float
+    given: Any
+    """What its kernels read, `scaledot.fused.inputs.Inputs`; None where it is by the definition."""
+    threads: int
+
+
+def take(query: Any, key: Any, value: Any, how: Mapping[str, Any]) -> np.ndarray | None:
+    """Return the output, or None where no call of this kind is known, or this one needs more."""
+    known: Known | None = planning.known.get(_kind(query, key, value, how))
+    if known is None:
+        return None
+    out = arrays.empty(np, known.shape, known.dtype, None)
+    if known.given is None:
+        return _define(query, key, value, known.scale, out)
+    from scaledot.fused import inputs, launch
+
+    given = inputs.exchange(known.given, query, key, value)
+    return out if launch.attend(given, out, NO_ROWS[given.its.sums], known.threads) else None
+
+
+def _define(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, out: np.ndarray
+) -> np.ndarray | None:
+    """Return the output by its definition; None where it is not finite, and a row needs care."""
+    with np.errstate(all="ignore"):
+        scores = query @ key.mT * scale
+        exps = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        np.matmul(exps / exps.sum(axis=-1, keepdims=True), value, out=out)
+        return out if np.isfinite(out).all() else None
+
+
+NO_ROWS = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
+
+
+def remember(call: Call, how: Mapping[str, Any], out: Any) -> None:
+    """Remember a call that has been made, and what it returned, if its like can be taken."""
+    plan, given = call.plan, call.given
+    query, key, value = arguments = [given[name] for name in planning.ARRAYS]
+    kind = _kind(query, key, value, how) if 0 < plan.n_scores <= MOST_SCORES else None
+    if kind is None or any(arrays.type_name(x) != plan.dtype for x in arguments):
+        return
+    found = None
+    if plan.engine == "fused":
+        from scaledot.fused.inputs import inputs
+
+        place = call.spread(out, 2)
+        found = inputs(call.problem, place, has_rows=False, block_keys=plan.blocks.keys)
+    elif plan.engine != "textbook" or not _is_plain(plan, how):
+        return
+    if len(planning.known) >= KEPT:
+        planning.known.clear()
+    planning.known[kind] = Known(out.shape, out.dtype, plan.scale, found, plan.blocks.threads)
+
+
+def _is_plain(plan: planning.Plan, how: Mapping[str, Any]) -> bool:
+    """Tell whether the definition holds as it stands: heads of their own, nothing restricted."""
+    kinds = (plan.query, plan.key, plan.value)
+    fronts = {kind.shape[:-2] for kind in kinds if kind is not None}
+    return len(fronts) == 1 and plan.dtype == plan.sum_dtype and how.keys() <= {"scale", "engine"}
+
+
+def _kind(query: Any, key: Any, value: Any, how: Mapping[str, Any]) -> Kind | None:
+    """Return all that a call depends on but its numbers; None where that is more than this."""
+    for x in (query, key, value):
+        if type(x) is not np.ndarray:
+            return None
+        flags = x.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return None
+    shapes = query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype
+    if not how:
+        return shapes
+    types = tuple(map(type, how.values()))  # True is equal to 1, but not taken for it
+    return (*shapes, *how.items(), *types) if PLAIN.issuperset(types) else None

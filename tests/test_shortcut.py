@@ -1,0 +1,116 @@
+"""Calls whose like was made before: the same bits, the same care, the same refusals."""
+
+import numpy as np
+import pytest
+
+from scaledot import attend, planning, shortcut
+
+SHAPES = {
+    "tiny": ((2, 2), (2, 2), (2, 2)),
+    "heads": ((3, 5, 4), (3, 7, 4), (3, 7, 6)),
+    "groups": ((4, 20, 8), (2, 30, 8), (2, 30, 8)),
+    "larger": ((2, 4, 40, 16), (2, 4, 40, 16), (2, 4, 40, 16)),
+    "decoding": ((8, 1, 64), (8, 300, 64), (8, 300, 64)),
+}
+HOW = {
+    "plain": {},
+    "causal": {"causal": True},
+    "scale": {"scale": 0.3},
+    "softcap": {"softcap": 2.0},
+    "fused": {"engine": "fused"},
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    """Begin without knowing any kind of call."""
+    planning.clear()
+
+
+def arrays(shape, dtype=np.float32):
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal(size).astype(dtype) for size in SHAPES[shape]]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_call_has_the_bits_of_the_first(shape, how, dtype):
+    given = arrays(shape, dtype)
+    first = attend(*given, **HOW[how])
+    again = attend(*given, **HOW[how])
+    np.testing.assert_array_equal(again, first)
+    assert (again.dtype, again.shape) == (first.dtype, first.shape)
+    assert again.ctypes.data % 64 == 0
+    assert not np.shares_memory(again, first)
+    doubled = [2 * x for x in given]
+    got = attend(*doubled, **HOW[how])
+    planning.clear()
+    np.testing.assert_array_equal(got, attend(*doubled, **HOW[how]))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_known_call_is_not_prepared_again(shape, how, monkeypatch):
+    given = arrays(shape)
+    attend(*given, **HOW[how])
+    if how in ("causal", "softcap") and shape in ("tiny", "heads"):
+        assert not planning.known  # a handful of scores with restrictions: the definition itself
+        return
+    monkeypatch.setattr("scaledot.api.prepare", None)
+    attend(*given, **HOW[how])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_numbers_that_are_not_finite_have_the_care_of_a_first_call(shape, place, bad):
+    given = arrays(shape)
+    attend(*given)
+    given[place][..., 0, 0] = bad
+    got = attend(*given)
+    planning.clear()
+    np.testing.assert_array_equal(got, attend(*given))
+
+
+def test_sums_that_overflow_have_the_care_of_a_first_call():
+    query, key, value = arrays("tiny")
+    attend(query, key, value)
+    huge = np.full_like(value, 3e38)
+    np.testing.assert_allclose(attend(query, key, huge), huge, rtol=1e-6)
+
+
+def test_what_is_refused_stays_refused():
+    given = arrays("tiny")
+    attend(*given, causal=True, engine="fused")
+    with pytest.raises(TypeError, match="causal"):
+        attend(*given, causal=1, engine="fused")
+    attend(*given, scale=1.0)
+    with pytest.raises(TypeError, match="scale"):
+        attend(*given, scale=True)
+    with pytest.raises(ValueError, match="head size"):
+        attend(given[0], given[1][:, :1], given[2])
+
+
+def test_the_same_shapes_in_other_strides_or_byte_order():
+    query, key, value = arrays("larger")
+    want = attend(query, key, value)
+    turned = query.swapaxes(1, 2).copy().swapaxes(1, 2)
+    for other in (turned, query[::-1].copy()[::-1], query.astype(">f4")):
+        np.testing.assert_array_equal(attend(other, key, value), want)
+    query.flags.writeable = False
+    np.testing.assert_array_equal(attend(query, key, value), want)
+
+
+def test_so_many_kinds_are_remembered(monkeypatch):
+    monkeypatch.setattr(shortcut, "KEPT", 3)
+    for n in range(1, 8):
+        x = np.ones((n, 4))
+        attend(x, x, x)
+        assert len(planning.known) <= 3
+
+
+def test_long_calls_are_not_remembered(monkeypatch):
+    monkeypatch.setattr(shortcut, "MOST_SCORES", 10)
+    attend(*arrays("heads"))
+    assert not planning.known

@@ -1,5 +1,6 @@
 """An exercise on the page: an editor, a run of its code, and what there is to say of it."""
 
+import time
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -8,7 +9,7 @@ import marimo as mo
 
 from scaledot.lesson import figures, texts
 from scaledot.lesson.judge import CHECKS, Verdict, difference, judge, lines
-from scaledot.lesson.page.parts import Setting, markdown
+from scaledot.lesson.page.parts import SETTLE, Setting, markdown
 from scaledot.lesson.tables import LANGUAGES
 
 
@@ -45,11 +46,13 @@ class Editor:
             return
         self.running = True
         self.setting.changed()
-        mo.Thread(target=self._judge, args=(self.editor.value,)).start()
+        mo.Thread(target=self._judge).start()
 
-    def _judge(self, code: str) -> None:
+    def _judge(self) -> None:
         """Judge the code, keep the verdict, and show it."""
         try:
+            time.sleep(SETTLE)
+            code = self.editor.value
             verdict = judge(self.exercise, code)
             answer = verdict.to_dict() | {"code": code}
             self.setting.progress.answer(self.exercise.id, answer, verdict.score)
@@ -106,9 +109,10 @@ class Editor:
             for passed, text in texts.checks(verdict, language)
         )
         count = say("page.checks", passed=len(verdict.passed), all=len(CHECKS))
+        tries = say("page.tries", n=self._item()["tries"])
         return (
             f'<div class="verdict {kind}">{message}</div>'
-            f'<p class="caption">{count}</p><ul class="checks">{items}</ul>'
+            f'<p class="caption">{tries}. {count}</p><ul class="checks">{items}</ul>'
         )
 
     def _hints(self, verdict: Verdict, code: str) -> str:

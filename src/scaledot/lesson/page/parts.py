@@ -22,6 +22,11 @@ SWITCH = {"sqrt": "1/sqrt(d)", "none": "none"}
 """Choices of the figure's scale: ids of their names, and names in `numbers`."""
 
 
+SETTLE = 0.25
+"""Seconds from a click until a run. The editor's last key and the click are two requests of the
+browser's, and may come in either order."""
+
+
 class Setting(NamedTuple):
     """What all parts of a page share."""
 
@@ -137,7 +142,7 @@ class Source:
     def __init__(self, setting: Setting) -> None:
         code = Path(textbook.__file__).read_text(encoding="utf-8")
         text = f"```python\n{code}```"
-        summary = markdown(setting.say("page.source"), inline=True)
+        summary = setting.say("page.source")
         self._html = f"<details><summary>{summary}</summary>{markdown(text)}</details>"
 
     def html(self) -> str:
@@ -242,10 +247,10 @@ def told(question: Question, answer: Any, setting: Setting) -> str:
     return f'<div class="verdict {kind}">{markdown(text)}</div>'
 
 
-def markdown(text: str, *, inline: bool = False) -> str:
+def markdown(text: str) -> str:
     """Return Markdown with formulas as HTML."""
     html: str = mo.md(text).text
-    return html.replace("<p>", "<span>").replace("</p>", "</span>") if inline else html
+    return html
 
 
 def points(setting: Setting) -> str:

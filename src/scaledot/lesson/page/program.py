@@ -1,12 +1,13 @@
 """A program on the page: its lines to be read and changed, and what they print when they run."""
 
+import time
 from functools import lru_cache
 from html import escape
 
 import marimo as mo
 
 from scaledot.lesson.judge import ending
-from scaledot.lesson.page.parts import Setting
+from scaledot.lesson.page.parts import SETTLE, Setting
 from scaledot.lesson.run import Run, run
 from scaledot.lesson.texts import say
 
@@ -41,14 +42,16 @@ class Program:
         """Run what is written, beside the page, which goes on."""
         if self.running:
             return
-        self.running, self.shown = True, self.editor.value
-        self.setting.progress.set(self.name, {"code": self.shown})
+        self.running = True
         self.setting.changed()
         mo.Thread(target=self._wait).start()
 
     def _wait(self) -> None:
         """Wait for the run, and show what it printed."""
         try:
+            time.sleep(SETTLE)
+            self.shown = self.editor.value
+            self.setting.progress.set(self.name, {"code": self.shown})
             _ran(self.shown)
         finally:
             self.running = False

@@ -561,7 +561,7 @@ def test_axe_finds_nothing(browser, server, axe, scheme):
 def test_the_picture_of_the_readme(browser, server, tmp_path):
     """`SCALEDOT_SCREENSHOTS=docs/images pytest tests/browser -k readme` writes it."""
     server.state.unlink(missing_ok=True)
-    context = browser.new_context(viewport={"width": 960, "height": 1330})
+    context = browser.new_context(viewport={"width": 960, "height": 1200})
     page, said, asked = watch(context, server.address)
     page.goto(f"{server.root}/?lang=en&step=why")
     expect(page.locator("figure.training polyline")).to_have_count(2)

@@ -38,6 +38,16 @@ def test_every_message_of_the_grader_has_words():
     assert words == ids | stages | {"two"}
 
 
+def test_no_text_is_left_over():
+    folder = Path(check.__file__).parent
+    source = "".join(x.read_text(encoding="utf-8") for x in sorted(folder.rglob("*.py")))
+    for name in texts.all_texts():
+        part, _, last = name.partition(".")
+        whole = f'"{name}"' in source or f"'{name}'" in source
+        pieces = f"{part}.{{" in source and f'"{last}"' in source
+        assert whole or pieces or part == "grader", name  # those stand in the test before
+
+
 def test_the_lessons_numbers_are_printed_by_its_own_lines():
     assert run(LESSON.codes["numbers.py"]).printed == "4 2.0 1.0\n64 8.1 1.01\n1024 32.0 1.0\n"
     assert run(LESSON.codes["attention.py"]).printed == "[[5.    5.   ]\n [1.956 8.044]]\n"
@@ -204,7 +214,6 @@ title.en = "Mean"
 task.tr = "Bir dizinin ortalamasını alın."
 task.en = "Take the mean of an array."
 entry = "mean"
-parameters = "x"
 returns.tr = "ortalama"
 returns.en = "the mean"
 cases = ["(np.array([1.0, 2.0, 6.0]),)", "(np.array([0.0, 5.0]),)"]

@@ -95,7 +95,6 @@ class Exercise:
     task: Text
     entry: str
     """The name of the function."""
-    parameters: str
     returns: Text
     starter: str
     here: Text
@@ -265,7 +264,6 @@ def _exercise(name: str, table: Table) -> Exercise:
         title=table.text("title"),
         task=table.text("task"),
         entry=table.word("entry"),
-        parameters=table.word("parameters"),
         returns=table.text("returns"),
         starter=table.word("starter"),
         here=table.text("here"),

@@ -494,7 +494,7 @@ PICTURED = {
     ),
     "axes of the wrong number": Case(
         plots.weights_by_head, (zeros(3, 4, 5), [None]), {}, ValueError,
-        "`ax` must be 3 axes, one for each panel, got 1",
+        "`ax` must be 3 Axes, one for each panel, got 1",
     ),
     "not observed": Case(
         plots.concentration, (Observation(entropy=zeros(4)),), {}, ValueError,

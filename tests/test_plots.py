@@ -1,5 +1,7 @@
 """Pictures by structure: what is drawn is what was asked for, and the labels say what it is."""
 
+import re
+from io import StringIO
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from scaledot import attention, histograms, observe, plots, views
-from scaledot.plots import drawing
+from scaledot.plots import drawing, files
 
 SEEN = ("entropy", "max_weight", "received")
 WORDS = ("the", "rat", "that", "ate", "the", "malt", "that", "lay", "in", "the", "house")
@@ -108,14 +110,16 @@ def test_names_are_no_formulas_and_short():
         r"\$x\$", "a\\nb", "x" * 17 + "…", r"\\$", r"\$",
     ]  # fmt: skip
     for suffix in ("png", "svg"):
-        ax.figure.savefig(drawing.StringIO() if suffix == "svg" else "/dev/null", format=suffix)
+        ax.figure.savefig(StringIO() if suffix == "svg" else "/dev/null", format=suffix)
 
 
 def test_heads_side_by_side_share_their_colours():
     weights = attention(*draw(2, 3, 5, 4, n=3)).weights
     axes = plots.weights_by_head(weights)
     assert len(axes) == 6
-    assert [ax.get_title() for ax in axes] == [f"head {place}" for place in np.ndindex(2, 3)]
+    assert [ax.get_title() for ax in axes] == [
+        f"head {h} of entry {b}" for b, h in np.ndindex(2, 3)
+    ]
     for ax, head in zip(axes, weights.reshape(6, 5, 5), strict=True):
         np.testing.assert_allclose(cells_of(ax), head)
         assert ax.get_images()[0].norm.vmax == weights.max()
@@ -123,7 +127,7 @@ def test_heads_side_by_side_share_their_colours():
     given = panels(3)
     assert plots.weights_by_head(weights[0], given) == given
     assert [ax.get_title() for ax in given] == ["head 0", "head 1", "head 2"]
-    with pytest.raises(ValueError, match="`ax` must be 3 axes, one for each panel, got 2"):
+    with pytest.raises(ValueError, match="`ax` must be 3 Axes, one for each panel, got 2"):
         plots.weights_by_head(weights[0], given[:2])
     assert plots.weights_by_head(weights[:0]) == []
 
@@ -244,7 +248,7 @@ def test_scores_before_and_after_the_scale(scale):
     (given,) = panels(1)
     ax = plots.scores(seen, given)
     assert ax is given
-    assert ax.get_xlabel() == "score\nall 400 rows, 40,000 products"
+    assert ax.get_xlabel() == "product\nall 400 rows, 40,000 products"
     assert (ax.get_ylabel(), ax.get_yscale()) == ("density", "log")
     drawn = [stairs.get_data() for stairs in ax.patches]
     assert len(drawn) == (2 if scale else 1)
@@ -275,7 +279,7 @@ def test_an_overview_has_five_panels():
     np.testing.assert_array_equal(cells_of(axes[4]), look.weights.cells)
     given = panels(5)
     assert plots.overview(look, given) == given
-    with pytest.raises(ValueError, match="`ax` must be 5 axes"):
+    with pytest.raises(ValueError, match="`ax` must be 5 Axes"):
         plots.overview(look, given[:4])
 
 
@@ -284,11 +288,11 @@ def test_an_overview_has_five_panels():
 
 def test_pictures_of_a_page_share_no_name_and_take_its_ink():
     view = views.view_weights(*draw(30, 4))
-    texts = [drawing.inline_svg(plots.weights(view), name, 'a < "b"') for name in ("one", "two")]
-    ids = [set(drawing.re.findall(r' id="([^"]+)"', text)) for text in texts]
+    texts = [files.inline_svg(plots.weights(view), name, 'a < "b"') for name in ("one", "two")]
+    ids = [set(re.findall(r' id="([^"]+)"', text)) for text in texts]
     assert ids[0].isdisjoint(ids[1])
     for text, own, name in zip(texts, ids, ("one", "two"), strict=True):
-        used = set(drawing.re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+        used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
         assert used
         assert used <= own
         assert all(one.startswith(f"{name}-") for one in own)
@@ -296,4 +300,4 @@ def test_pictures_of_a_page_share_no_name_and_take_its_ink():
         assert "#000000" not in text
         assert "#ffffff" not in text
         assert ">query</text>" in text
-    assert texts[0] == drawing.inline_svg(plots.weights(view), "one", 'a < "b"')
+    assert texts[0] == files.inline_svg(plots.weights(view), "one", 'a < "b"')

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from scaledot.plots.drawing import inline_svg
+from scaledot.plots.files import inline_svg
 
 CELL = {"bool": (20, 20), "number": (38, 24)}
 """Width and height of a cell in pixels."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import scaledot
 from scaledot import plots
 from scaledot.diagnosis import Diagnosis, Head
-from scaledot.plots.drawing import inline_svg, new_axes, room
-from scaledot.plots.together import head_title
+from scaledot.plots.drawing import head_title, new_axes, room
+from scaledot.plots.files import inline_svg
 from scaledot.views import Overview
 
 
@@ -22,16 +22,16 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("spread", "standard deviation of the scores of a row, after the scale; about 1 is "
-           "healthy", lambda head: f"{head.spread:.3g}"),
-    Column("unscaled", "the same of the products, before the scale",
+    Column("spread", "standard deviation of the scaled products of a row, before cap and bias; "
+           "about 1 is healthy", lambda head: f"{head.spread:.3g}"),
+    Column("unscaled", "the same before the scale",
            lambda head: f"{head.spread_before:.3g}"),
     Column("one-hot", "share of rows that give one key nearly all their weight, so that no "
            "gradient comes through", lambda head: f"{head.saturated:.0%}"),
     Column("flat", "share of rows that weigh all keys alike", lambda head: f"{head.flat:.0%}"),
     Column("gradient", "mean norm of the softmax Jacobian: how much gradient comes through",
            lambda head: f"{head.gradient:.3g}"),
-    Column("largest", "largest absolute score", lambda head: f"{head.largest_score:.3g}"),
+    Column("largest", "largest absolute scaled product", lambda head: f"{head.largest_score:.3g}"),
     Column("sinks", "keys that take far more than their share of the weight",
            lambda head: f"{len(head.sinks)}"),
     Column("rows", "rows that see a key, and neither NaN nor infinity",
@@ -39,9 +39,9 @@ COLUMNS = (
 )  # fmt: skip
 
 CAPTIONS = {
-    "scores": "Products of queries and keys spread by {before}; times the scale {scale} they are "
-    "the scores, and spread by {after}. From {sample}. The axis of the densities is logarithmic: a "
-    "normal distribution is a parabola.",
+    "scores": "How far the products query · key lie apart: they spread by {before}, and by {after} "
+    "times the scale {scale}. From {sample}. On the logarithmic axis a normal distribution is a "
+    "parabola.",
     "weights": "Weights of {head}, a row for each query and a column for each key. Colour: {cell}.",
     "entropy": "Entropy of the rows of each head. The dashed line is that of a row that weighs all "
     "keys alike.",
@@ -97,7 +97,7 @@ def page(facts: Sequence[tuple[str, str]], found: Diagnosis, look: Overview) -> 
 
     `facts` are what was looked at, each with its name.
     """
-    title = f"Attention scores of {Path(facts[0][1]).name}"
+    title = f"Queries and keys of {Path(facts[0][1]).name}"
     sections = (
         ("Findings", _findings(found)),
         ("Heads", _table(found)),
@@ -160,7 +160,7 @@ def _table(found: Diagnosis) -> str:
         )
     if found.layers:
         spreads = ", ".join(f"{spread:.3g}" for spread in found.layers)
-        remedy += f"<p>Spread of the scores by layer, from the first: {spreads}.</p>\n"
+        remedy += f"<p>Spread of the scaled products by layer, from the first: {spreads}.</p>\n"
     return (
         '<div class="table" role="region" aria-label="Numbers of each head" tabindex="0">\n'
         "<table>\n"

@@ -131,7 +131,7 @@ def test_the_curves_of_a_training():
     ax = plots.training(found)
     assert ax.get_xlabel() == "step (d = 4, learning rate 10)"
     names = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert names == ["without scale", "1/sqrt(d)", "each step; above, means of 21"]
+    assert names == ["without scale", "1/sqrt(d)", "each step by itself"]
     raw = [line.get_ydata() for line in ax.get_lines()]
     np.testing.assert_array_equal(raw[0], found.unscaled.loss)
     smooth = [np.mean(found.unscaled.loss[max(0, i - 10) : i + 11]) for i in range(30)]

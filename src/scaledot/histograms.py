@@ -45,11 +45,11 @@ class ScoreHistogram:
     @property
     def label(self) -> str:
         """How many rows were taken and how, in words."""
-        label = f"all {self.of_rows:,} rows"
+        label = f"all {self.of_rows:,} rows,"
         if self.n_rows != self.of_rows:
             drawn = "at random" if self.seed is None else f"by seed {self.seed}"
-            label = f"{self.n_rows:,} of {self.of_rows:,} rows, drawn {drawn}"
-        label += f", {self.n_products:,} products"
+            label = f"{self.n_rows:,} of {self.of_rows:,} rows, drawn {drawn};"
+        label += f" {self.n_products:,} products"
         return label + (f"; {self.n_unsound:,} not finite" if self.n_unsound else "")
 
 
@@ -95,7 +95,7 @@ def score_histogram(
     >>> query, key = np.random.default_rng(0).normal(size=(2, 8, 1000, 64))
     >>> seen = score_histogram(query, key)
     >>> seen.label
-    '4,096 of 8,000 rows, drawn by seed 0, 4,096,000 products'
+    '4,096 of 8,000 rows, drawn by seed 0; 4,096,000 products'
     >>> round(seen.std), round(seen.std * seen.scale, 1)
     (8, 1.0)
     """

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,13 +31,20 @@ COLOURS = "viridis"
 2015, the default of matplotlib)."""
 PIXELS_AN_INCH = 100
 """Those of a figure on a screen, of which files have more."""
-MARGIN = 1.0
-"""Inches that names and a colour bar may take of the axes once the figure is laid out."""
+MARGINS = 1.0, 1.34
+"""Inches that names and title may take of the height of the axes, and names and a colour bar of
+their width, once the figure is laid out."""
+LEAST = 1 / 3
+"""Share of the axes that is left of small ones."""
 FEW_ROWS = 0.1
 """Share of rows whose weights may lie beyond the last colour."""
 DARK = 4.0
 """How many times larger a few rows must be for that: by the square roots of the weights, all others
 would be left with the lower half of the colours."""
+LABEL_LETTER = 0.07
+"""Width of a letter in the label of an axis, in inches: about half of its 10 points."""
+LEGEND_LETTER, LEGEND_MARK = 0.062, 0.46
+"""Width of a letter in a legend, and of the mark and the gap before it, in inches."""
 TOKEN_SIZE = 8
 """Font size of the names of tokens, in points."""
 TOKEN_HEIGHT = 1.25
@@ -103,9 +111,17 @@ def room(ax: "Axes") -> tuple[int, int]:
 
     Each cell then has a pixel at least, and none is left out where the picture is drawn.
     """
+    high, wide = (
+        max(1, int(max(side - margin, LEAST * side) * PIXELS_AN_INCH))
+        for side, margin in zip(inches(ax), MARGINS, strict=True)
+    )
+    return high, wide
+
+
+def inches(ax: "Axes") -> tuple[float, float]:
+    """Return height and width of axes as they are now, in inches."""
     box = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
-    high, wide = (max(side - MARGIN, side / 2) * PIXELS_AN_INCH for side in (box.height, box.width))
-    return max(1, int(high)), max(1, int(wide))
+    return box.height, box.width
 
 
 def image(
@@ -175,7 +191,7 @@ def colour_bar(images: "Sequence[AxesImage]", label: str) -> None:
         how["extend"] = "max"
     if any(one.patch.get_hatch() for one in axes):
         label += "; hatched: NaN"
-    figure.colorbar(images[0], label=label, **how)
+    figure.colorbar(images[0], label=lines_of(label, inches(axes[-1])[0]), **how)
 
 
 def head_title(place: tuple[int, ...]) -> str:
@@ -184,10 +200,25 @@ def head_title(place: tuple[int, ...]) -> str:
     return f"head {head}" + (f" of entry {', '.join(map(str, lead))}" if lead else "")
 
 
-def legend_above(ax: "Axes", columns: int) -> None:
-    """Put the legend above the axes, where it hides nothing."""
+def legend_above(ax: "Axes") -> None:
+    """Put the legend above the axes, where it hides nothing, in as many columns as fit there."""
+    _, names = ax.get_legend_handles_labels()
+    widths = [LEGEND_MARK + LEGEND_LETTER * len(name) for name in names]
+    wide = inches(ax)[1]
+    columns = next(
+        (n for n in range(len(names), 1, -1)
+         if sum(max(part) for part in np.array_split(widths, n)) <= wide),
+        1,
+    )  # fmt: skip
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, fontsize="small",
               frameon=False, borderaxespad=0.2, columnspacing=1.2)  # fmt: skip
+
+
+def lines_of(label: str, wide: float) -> str:
+    """Return the label of an axis in lines that are no longer than so many inches."""
+    letters = max(12, int(wide / LABEL_LETTER))
+    parts = [label] if len(label) <= letters else label.split("; ")
+    return ";\n".join(fill(part, letters) for part in parts)
 
 
 def token_axis(axis: Any, names: Names) -> None:

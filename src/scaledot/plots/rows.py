@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 MOST_LINES = 4
 """Heads that are drawn as lines, in the styles there are; more of them become rows of colours."""
-
-LETTERS = 42
-"""Those of a line of words below a small picture."""
 
 MOST_MARKS = 40
 """Keys that each get a mark on their line."""
@@ -69,7 +65,7 @@ def concentration(result: Observation, ax: AnyAxes | None = None) -> "list[Axes]
         _spreads(one, [x[sees] for x, sees in zip(found[name], seeing, strict=True)], style)
         one.set_ylabel(label)
         one.grid(axis="y", alpha=0.3)
-        drawing.legend_above(one, 3)
+        drawing.legend_above(one)
     axes[0].set_ylim(bottom=0)
     axes[1].set_ylim(0, 1.03)
     n_keys = 0 if result.received is None else result.received.shape[-1]
@@ -85,8 +81,8 @@ def received(result: Observation, ax: "Axes | None" = None, *, keys: Names = Non
     """Draw the weight that each key receives, the sum over all queries, for each head.
 
     Up to four heads are lines, more of them rows of colours. Where there are more keys than pixels,
-    neighbours are taken together; the label says how many. What is NaN is a gap in a line, and the
-    legend says of how many keys, or is hatched.
+    the mean of neighbours is drawn; the label says of how many. What is NaN is hatched, or a gap in
+    a line, and the legend says of how many keys.
 
     Parameters
     ----------
@@ -122,8 +118,8 @@ def received(result: Observation, ax: "Axes | None" = None, *, keys: Names = Non
     (ax,) = drawing.panels(ax, 1, (6.0, 3.2))
     mass = found.sum(axis=tuple(range(1, found.ndim - 1)))  # (H, S)
     step = step_of(n_keys, drawing.room(ax)[1])
-    cells = together(mass, step, axis=1)  # (H, cells)
-    each = "" if step == 1 else f" and {step:,} keys each"
+    cells = together(mass, step, axis=1) / together(np.ones(n_keys), step, axis=0)  # (H, cells)
+    each = "" if step == 1 else f", means of {step:,} keys"
     ax.set_xlabel(f"key (sums over all queries{each})")
     if len(mass) > MOST_LINES:
         shape = len(mass), n_keys
@@ -149,7 +145,7 @@ def _lines(ax: "Axes", cells: np.ndarray, step: int, n_nan: np.ndarray) -> None:
     ax.set_ylim(bottom=0)
     ax.grid(alpha=0.3)
     if len(cells) > 1 or n_nan.any():
-        drawing.legend_above(ax, 2 if n_nan.any() else MOST_LINES)
+        drawing.legend_above(ax)
 
 
 def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
@@ -202,9 +198,9 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
             ax.stairs(density, edges, label=label, color=style["color"], linewidth=thick)
     if result.n_products:
         ax.set_yscale("log")
-        drawing.legend_above(ax, 1)
+        drawing.legend_above(ax)
     drawing.number_ticks(ax.xaxis)
-    ax.set_xlabel(f"product\n{fill(result.label, LETTERS)}")
+    ax.set_xlabel(f"product\n{drawing.lines_of(result.label, drawing.inches(ax)[1])}")
     ax.set_ylabel("density")
     ax.grid(alpha=0.3)
     return ax

@@ -65,7 +65,7 @@ def study(result: Study, ax: AnyAxes | None = None) -> "list[Axes]":
             sizes = [row.d for row in rows]
             style = STYLES[number % len(STYLES)]
             panel.plot(sizes, [getattr(row, field) for row in rows], label=name, **style)
-        _powers_of_two(panel, "x")
+        _powers_of_two(panel, "x", sorted({row.d for row in result}))
         panel.set_xlabel("size d of the vectors")
         panel.set_ylabel(label)
         panel.grid(alpha=0.3)
@@ -78,7 +78,7 @@ def study(result: Study, ax: AnyAxes | None = None) -> "list[Axes]":
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), ncols=len(labels),
                               loc="outside upper center", frameon=False)  # fmt: skip
     else:
-        drawing.legend_above(axes[0], 1)
+        drawing.legend_above(axes[0])
     return axes
 
 
@@ -123,16 +123,16 @@ def training(result: Training, ax: AnyAxes | None = None) -> "Axes":
         ax.plot(steps, curve.loss, **faint, **line)
         ax.plot(steps, _smooth(curve.loss), label=name, marker=style["marker"], markevery=0.1,
                 **line)  # fmt: skip
-    ax.plot([], [], color="black", label=f"each step; above, means of {2 * AROUND + 1}", **faint)
+    ax.plot([], [], color="black", label="each step by itself", **faint)
     ax.axhline(1, color="0.5", linewidth=0.8)
     ax.annotate("all keys weighed alike", (0.98, 1), xycoords=("axes fraction", "data"),
                 xytext=(0, -3), textcoords="offset points", ha="right", va="top",
                 fontsize="small", color="0.35")  # fmt: skip
     ax.set_xlabel(f"step (d = {result.d}, learning rate {result.learning_rate:g})")
-    ax.set_ylabel("loss, mean squared error")
+    ax.set_ylabel(f"loss, mean squared error\n(means of {2 * AROUND + 1} steps)")
     ax.set_ylim(bottom=0)
     ax.grid(alpha=0.3)
-    drawing.legend_above(ax, 3)
+    drawing.legend_above(ax)
     return ax
 
 
@@ -152,12 +152,14 @@ def _told_apart(names: Sequence[str]) -> list[str]:
     return labels
 
 
-def _powers_of_two(ax: "Axes", axis: str) -> None:
-    """Let an axis be logarithmic, with powers of two written out."""
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+def _powers_of_two(ax: "Axes", axis: str, places: Sequence[int] | None = None) -> None:
+    """Let an axis be logarithmic, and write out powers of two, or some of the places given."""
+    from matplotlib.ticker import FixedLocator, NullFormatter, StrMethodFormatter
 
     getattr(ax, f"set_{axis}scale")("log", base=2)
     one: Any = getattr(ax, f"{axis}axis")
+    if places is not None:
+        one.set_major_locator(FixedLocator(places, nbins=6))
     one.set_major_formatter(StrMethodFormatter("{x:g}"))
     one.set_minor_formatter(NullFormatter())
 

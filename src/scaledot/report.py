@@ -76,10 +76,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap }
 caption { text-align: left; color: var(--faint); padding-bottom: .4rem }
-.figures { display: grid; gap: 1.5rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)) }
-@media (min-width: 52rem) { figure:nth-child(2) { grid-row: span 2 } }
-figure { margin: 0; min-width: 0; break-inside: avoid }
+.figures { columns: 24rem 2; column-gap: 1.5rem }
+figure { margin: 0 0 1.5rem; break-inside: avoid }
 figure svg { display: block; width: 100%; height: auto; max-width: 34rem }
 figure svg text { font-family: inherit !important }
 @media screen and (prefers-color-scheme: dark) { /* a blue that is seen on dark paper */
@@ -180,7 +178,7 @@ def _figures(look: Overview) -> str:
     """Return the pictures, each with what it shows in words."""
     scores, seen = look.scores, look.seen
     places = {
-        name: new_axes(1, (5.2, 5.6) if name == "weights" else (4.6, 3.4))[0] for name in CAPTIONS
+        name: new_axes(1, (5.2, 5.6) if name == "weights" else (4.6, 3.1))[0] for name in CAPTIONS
     }
     shown = look.weights.coarser(room(places["weights"]))
     plots.scores(scores, places["scores"])

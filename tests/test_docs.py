@@ -145,10 +145,10 @@ def points(path):
 def drawn_in(picture):
     """What a picture of charts says: its words, and its lines as shares of their panels.
 
-    Where things stand in the picture is matplotlib's; what a line shows within its panel is ours.
+    Where panels and ticks stand is matplotlib's; what a line shows within its panel is ours.
     """
     text = picture.read_text(encoding="utf-8")
-    words = sorted(re.findall(r"<!-- (.*?) -->", text))
+    words = sorted(re.findall(r"<!-- (.*[a-z].*) -->", text))
     panels = []
     for panel in ElementTree.fromstring(text).iter(svg("g")):
         if not re.fullmatch(r"axes_\d+", panel.get("id", "")):

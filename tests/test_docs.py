@@ -170,7 +170,7 @@ def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path):
     assert cli.shell(["scaling", "--plot", str(tmp_path / "scale.svg")]) == 0
     words, panels = drawn_in(tmp_path / "scale.svg")
     kept_words, kept = drawn_in(ROOT / "docs" / "images" / "scale.svg")
-    assert kept_words == words
+    assert kept_words == words, "draw it anew: scaledot scaling --plot docs/images/scale.svg"
     assert [[line.shape for line in panel] for panel in panels] == [[(5, 2)] * 3] * 4
     for panel, other in zip(panels, kept, strict=True):
         np.testing.assert_allclose(np.array(other), np.array(panel), rtol=0, atol=2e-3)

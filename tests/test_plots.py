@@ -396,9 +396,9 @@ def test_few_rows_far_beyond_all_others_do_not_leave_them_in_the_dark():
         np.eye(400),
         np.full((400, 400), 1 / 400),
         np.eye(400)[np.zeros(400, int)],  # one key takes all
-        np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None],
-        np.where(np.arange(400)[:, None] < 300, np.nan, np.eye(400)),
-        np.where(np.arange(400)[:, None] < 300, 0, np.eye(400)),  # most rows see no key
+        np.tril(np.ones((20, 20))) / np.arange(1, 21)[:, None],
+        np.where(np.arange(400)[:, None] < 380, np.nan, np.eye(400)),
+        np.where(np.arange(400)[:, None] < 380, 0, np.eye(400)),  # most rows see no key
     ],
     ids=["diagonal", "even", "sink", "few", "NaN", "hidden"],
 )

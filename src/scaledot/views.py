@@ -221,7 +221,8 @@ def overview(
     Returns
     -------
     Overview
-        The statistics of all heads, a histogram of the scores, and the weights of one head.
+        The statistics of all heads, a histogram of the products query · key, and the weights of
+        one head.
 
     Raises
     ------

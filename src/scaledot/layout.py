@@ -169,5 +169,5 @@ def all_whole(taken: list[int], sizes: Shape) -> bool:
 
 
 def by_head(x: np.ndarray) -> np.ndarray:
-    """Return what rows or keys have, (..., H, T), as (H, ..., T); without heads, that of one."""
+    """Return what rows or keys have, (..., H, T), as (H, ..., T); of one head without an axis."""
     return np.moveaxis(x, -2, 0) if x.ndim > 1 else x[None]

@@ -22,16 +22,16 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("spread", "standard deviation of the scaled products of a row, before cap and bias; "
-           "about 1 is healthy", lambda head: f"{head.spread:.3g}"),
-    Column("unscaled", "the same before the scale",
+    Column("spread", "standard deviation of the scores of a row, after the scale; about 1 is "
+           "healthy", lambda head: f"{head.spread:.3g}"),
+    Column("unscaled", "the same of the products, before the scale",
            lambda head: f"{head.spread_before:.3g}"),
     Column("one-hot", "share of rows that give one key nearly all their weight, so that no "
            "gradient comes through", lambda head: f"{head.saturated:.0%}"),
     Column("flat", "share of rows that weigh all keys alike", lambda head: f"{head.flat:.0%}"),
     Column("gradient", "mean norm of the softmax Jacobian: how much gradient comes through",
            lambda head: f"{head.gradient:.3g}"),
-    Column("largest", "largest absolute scaled product", lambda head: f"{head.largest_score:.3g}"),
+    Column("largest", "largest absolute score", lambda head: f"{head.largest_score:.3g}"),
     Column("sinks", "keys that take far more than their share of the weight",
            lambda head: f"{len(head.sinks)}"),
     Column("rows", "rows that see a key, and neither NaN nor infinity",

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
+
 from scaledot import checks
 from scaledot.results import Array
 
@@ -164,3 +166,8 @@ def part_sizes(sizes: Shape, most: int) -> Shape:
 def all_whole(taken: list[int], sizes: Shape) -> bool:
     """Tell whether every axis is taken whole."""
     return list(sizes) == taken
+
+
+def by_head(x: np.ndarray) -> np.ndarray:
+    """Return what rows or keys have, (..., H, T), as (H, ..., T); of one head without an axis."""
+    return np.moveaxis(x, -2, 0) if x.ndim > 1 else x[None]

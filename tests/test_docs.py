@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import drawing
 import fences
@@ -13,7 +14,7 @@ import parts
 import pytest
 
 import scaledot
-from scaledot import statistics
+from scaledot import cli, statistics
 from scaledot.call import How
 
 ROOT = Path(__file__).parent.parent
@@ -126,3 +127,50 @@ def test_what_a_page_loads_from_elsewhere_is_found(tmp_path, text):
     assert list(offline.loads(tmp_path)) == []
     (tmp_path / "index.html").write_text(text)
     assert [file.name for file, _ in offline.loads(tmp_path)] == ["index.html"]
+
+
+# ------------------------------------------------------------------------ the picture of the README
+
+
+def svg(tag):
+    """Name a tag as it stands in an SVG."""
+    return f"{{http://www.w3.org/2000/svg}}{tag}"
+
+
+def points(path):
+    """The points of a path of straight lines, (n, 2)."""
+    return np.array(re.findall(r"[ML] (\S+) (\S+)", path.get("d")), float)
+
+
+def drawn_in(picture):
+    """What a picture of charts says: its words, and its lines as shares of their panels.
+
+    Where panels and ticks stand is matplotlib's; what a line shows within its panel is ours.
+    """
+    text = picture.read_text(encoding="utf-8")
+    words = sorted(re.findall(r"<!-- (.*[a-z].*) -->", text))
+    panels = []
+    for panel in ElementTree.fromstring(text).iter(svg("g")):
+        if not re.fullmatch(r"axes_\d+", panel.get("id", "")):
+            continue
+        frame = points(panel.find(f"{svg('g')}[1]/{svg('path')}"))
+        low, size = frame.min(axis=0), np.ptp(frame, axis=0)
+        lines = [
+            (points(path) - low) / size
+            for group in panel.findall(svg("g"))
+            if re.fullmatch(r"line2d_\d+", group.get("id", ""))
+            for path in group.findall(svg("path"))
+        ]
+        panels.append(lines)
+    return words, panels
+
+
+def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path):
+    assert "Drawn by `scaledot scaling --plot`" in README
+    assert cli.shell(["scaling", "--plot", str(tmp_path / "scale.svg")]) == 0
+    words, panels = drawn_in(tmp_path / "scale.svg")
+    kept_words, kept = drawn_in(ROOT / "docs" / "images" / "scale.svg")
+    assert kept_words == words, "draw it anew: scaledot scaling --plot docs/images/scale.svg"
+    assert [[line.shape for line in panel] for panel in panels] == [[(5, 2)] * 3] * 4
+    for panel, other in zip(panels, kept, strict=True):
+        np.testing.assert_allclose(np.array(other), np.array(panel), rtol=0, atol=2e-3)

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from scaledot import (
+    Attention,
     Observation,
     attend,
     attention,
@@ -533,6 +535,8 @@ STUDIED = {
     ),
 }  # fmt: skip
 
+AXES = Figure().subplots(1, 2)
+
 PICTURED = {
     "one of many heads": Case(
         plots.weights, (zeros(3, 4, 5),), {}, ValueError,
@@ -550,9 +554,48 @@ PICTURED = {
         plots.weights_by_head, (zeros(4, 5),), {"queries": "abcd"}, TypeError,
         "`queries` must be a list of names, got one string; split it into tokens",
     ),
-    "axes of the wrong number": Case(
-        plots.weights_by_head, (zeros(3, 4, 5), [None]), {}, ValueError,
-        "`ax` must be 3 axes, one for each panel, got 1",
+    "one Axes for several panels": Case(
+        plots.weights_by_head, (zeros(3, 4, 5), AXES[0]), {}, ValueError,
+        r"`ax` must be 3 Axes, one for each panel, got 1; figure.subplots\(1, 3\) makes them",
+    ),
+    "several Axes for one panel": Case(
+        plots.weights, (zeros(4, 5), AXES), {}, ValueError,
+        "`ax` must be one Axes, got 2 of them; pass the one to draw on",
+    ),
+    "no Axes to save": Case(
+        plots.save, ([], "x.png"), {}, ValueError, "`ax` must be one Axes, got 0 of them",
+    ),
+    "a figure for Axes": Case(
+        plots.received, (Observation(received=zeros(4)), AXES[0].figure), {}, TypeError,
+        r"`ax` must be Axes of matplotlib, got Figure; figure.subplots\(\) makes them",
+    ),
+    "a picture of another kind": Case(
+        plots.save, (AXES[0], "x.gif"), {}, ValueError,
+        "unknown kind of picture 'gif'.*; valid are: png, svg, pdf",
+    ),
+    "an observation for weights": Case(
+        plots.weights, (Observation(entropy=zeros(4)),), {}, TypeError,
+        "`result` must be of kind Attention, as scaledot.attention returns it, got Observation",
+    ),
+    "weights for an observation": Case(
+        plots.concentration, (Attention(zeros(4, 5), zeros(4, 5)),), {}, TypeError,
+        "`result` must be of kind Observation, as scaledot.observe returns it, got Attention",
+    ),
+    "a training for a study": Case(
+        plots.study, (train(d=1, steps=1),), {}, TypeError,
+        "`result` must be of kind Study, as scaledot.scaling.study returns it, got Training",
+    ),
+    "weights for a training": Case(
+        plots.training, (zeros(4, 5),), {}, TypeError,
+        "`result` must be of kind Training, as scaledot.scaling.train returns it, got ndarray",
+    ),
+    "weights for a histogram": Case(
+        plots.scores, (zeros(4, 5),), {}, TypeError,
+        "must be of kind ScoreHistogram, as scaledot.histograms.score_histogram returns it, got",
+    ),
+    "weights for an overview": Case(
+        plots.overview, (zeros(4, 5),), {}, TypeError,
+        "`result` must be of kind Overview, as scaledot.views.overview returns it, got ndarray",
     ),
     "not observed": Case(
         plots.concentration, (Observation(entropy=zeros(4)),), {}, ValueError,

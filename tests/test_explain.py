@@ -186,7 +186,7 @@ def test_a_page_says_and_shows_what_was_found(shell):
     page = Page(Path("out.html").read_text("utf-8"))
     assert page.all("html")[0]["lang"] == "en"
     assert [len(page.all(tag)) for tag in ("h1", "main", "header", "footer")] == [1, 1, 1, 1]
-    assert "Attention scores of in.npz" in page.text
+    assert "Queries and keys of in.npz" in page.text
     assert page.text.index(found.findings[0].message) < page.text.index("spread")
     assert [cell["scope"] for cell in page.all("th")] == ["col"] * 11 + ["row"] * 3
     for head in found.heads:
@@ -240,7 +240,7 @@ def test_a_page_of_layers_and_of_healthy_arrays(shell):
     text = Path("out.html").read_text("utf-8")
     assert "Nothing stands out." in text
     spreads = ", ".join(f"{x:.3g}" for x in diagnose(query, key, layers=True).layers)
-    assert f"Spread of the scores by layer, from the first: {spreads}." in text
+    assert f"Spread of the scaled products by layer, from the first: {spreads}." in text
     assert "Weights of head 0 of entry 0, a row for each query" in text
 
 

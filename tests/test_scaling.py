@@ -112,24 +112,27 @@ def test_the_panels_of_a_study():
         assert ax.get_xlabel() == "size d of the vectors"
         assert ax.get_ylabel().startswith(label)
         lines = ax.get_lines()
-        assert [line.get_label() for line in lines] == ["none", "1/sqrt(d)", "1/d"]
+        assert [line.get_label() for line in lines] == [
+            "scale none",
+            "scale 1/sqrt(d)",
+            "scale 1/d",
+        ]
         for number, line in enumerate(lines):
             np.testing.assert_array_equal(line.get_xdata(), [4, 16])
             want = [getattr(row, field) for row in found.rows[number::3]]
             np.testing.assert_array_equal(line.get_ydata(), want)
     again = plots.study(found, ax=axes)
     assert again == axes
-    with pytest.raises(ValueError, match="must be 4 axes"):
+    with pytest.raises(ValueError, match="must be 4 Axes"):
         plots.study(found, ax=axes[:2])
 
 
 def test_the_curves_of_a_training():
     found = train(d=4, steps=30)
     ax = plots.training(found)
-    assert ax.get_xlabel() == "step"
-    assert "d = 4" in ax.get_ylabel()
+    assert ax.get_xlabel() == "step (d = 4, learning rate 10)"
     names = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert names == ["without scale", "1/sqrt(d)"]
+    assert names == ["without scale", "1/sqrt(d)", "each step by itself"]
     raw = [line.get_ydata() for line in ax.get_lines()]
     np.testing.assert_array_equal(raw[0], found.unscaled.loss)
     smooth = [np.mean(found.unscaled.loss[max(0, i - 10) : i + 11]) for i in range(30)]

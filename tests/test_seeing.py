@@ -174,7 +174,10 @@ def test_heads_and_rows_in_parts_are_those_of_the_whole(name, noted, monkeypatch
     weights = attention(query, key, value, engine="fused", **how).weights
     monkeypatch.setattr(engine, "NOTED_BYTES", noted)  # some rows of a head, or 3 of 5 groups
     monkeypatch.setattr(engine, "FINISHED", 100)
-    same(observe(query, key, value, **asked), whole)
+    parts = observe(query, key, value, **asked)
+    same(parts, whole)
+    np.testing.assert_array_equal(parts.argmax, whole.argmax)
+    np.testing.assert_array_equal(parts.top_k.indices, whole.top_k.indices)
     got = attention(query, key, value, engine="fused", **how).weights
     np.testing.assert_allclose(got, weights, rtol=1e-5, atol=1e-9)
 

@@ -1,5 +1,8 @@
 """Calls whose like was made before: the same bits, the same care, the same refusals."""
 
+import tracemalloc
+
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,6 +21,7 @@ HOW = {
     "scale": {"scale": 0.3},
     "softcap": {"softcap": 2.0},
     "fused": {"engine": "fused"},
+    "numbers": {"bias": 0.5, "sinks": 0.3, "threads": 1},
 }
 
 
@@ -32,7 +36,7 @@ def arrays(shape, dtype=np.float32):
     return [rng.standard_normal(size).astype(dtype) for size in SHAPES[shape]]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_call_has_the_bits_of_the_first(shape, how, dtype):
@@ -54,7 +58,7 @@ def test_every_call_has_the_bits_of_the_first(shape, how, dtype):
 def test_a_known_call_is_not_prepared_again(shape, how, monkeypatch):
     given = arrays(shape)
     attend(*given, **HOW[how])
-    if how in ("causal", "softcap") and shape in ("tiny", "heads"):
+    if how in ("causal", "softcap", "numbers") and shape in ("tiny", "heads"):
         assert not planning.known  # a handful of scores with restrictions: the definition itself
         return
     monkeypatch.setattr("scaledot.api.prepare", None)
@@ -96,10 +100,38 @@ def test_the_same_shapes_in_other_strides_or_byte_order():
     query, key, value = arrays("larger")
     want = attend(query, key, value)
     turned = query.swapaxes(1, 2).copy().swapaxes(1, 2)
-    for other in (turned, query[::-1].copy()[::-1], query.astype(">f4")):
-        np.testing.assert_array_equal(attend(other, key, value), want)
+    others = turned, query[::-1].copy()[::-1], query.astype(">f4"), query.astype("f8")
+    for other in others * 3:
+        np.testing.assert_allclose(attend(other, key, value), want, rtol=1e-5, atol=1e-6)
+    for dtype in (">f2", ">f4", ">f8"):
+        foreign = [x.astype(dtype) for x in (query, key, value)]
+        native = attend(*(x.astype(x.dtype.newbyteorder("=")) for x in foreign))
+        for _ in range(3):
+            np.testing.assert_array_equal(attend(*foreign), native)
     query.flags.writeable = False
     np.testing.assert_array_equal(attend(query, key, value), want)
+
+
+def test_nobody_keeps_the_arrays_of_a_known_call():
+    def call(n):
+        key, value = np.ones((2, 8, n, 64), np.float32)
+        attend(np.ones((8, 1, 64), np.float32), key, value)
+        attend(*np.ones((3, n, 8)), scale=1.0, bias=0.5)
+
+    call(600)
+    tracemalloc.start()
+    for n in range(601, 641):
+        call(n)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(planning.known) > 80
+    assert held < 2e6
+
+
+def test_very_many_heads_are_not_remembered():
+    x = np.ones((shortcut.MOST_HEADS + 1, 2, 4))
+    attend(x, x, x)
+    assert not planning.known
 
 
 def test_so_many_kinds_are_remembered(monkeypatch):

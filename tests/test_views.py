@@ -161,7 +161,7 @@ def test_long_sequences_need_little_memory():
         tracemalloc.stop()
     np.testing.assert_allclose(view.cells.sum(-1), 1, rtol=1e-5)
     assert view.label == "weight given to 58 keys, mean of 58 queries"
-    assert seen.label == "838 of 20,000 rows, 16,760,000 products"
+    assert seen.label == "838 of 20,000 rows, drawn by seed 0; 16,760,000 products"
     assert peak < 2**28  # the scores alone would be 1.5 GiB
 
 
@@ -197,7 +197,10 @@ def test_rows_are_taken_once_each_and_by_the_seed(monkeypatch):
 
     assert rows().label == "all 3,000 rows, 12,000 products"
     some = rows(rows=500)
-    assert some.label == "500 of 3,000 rows, 2,000 products"
+    assert some.label == "500 of 3,000 rows, drawn by seed 0; 2,000 products"
+    by_generator = rows(rows=500, rng=np.random.default_rng(0)).label
+    assert by_generator == "500 of 3,000 rows, drawn at random; 2,000 products"
+    assert rows(rows=500, rng=np.int64(7)).label.startswith("500 of 3,000 rows, drawn by seed 7;")
     assert set(np.unique(score_histogram(query, key, rows=500, bins=44).counts % 4)) == {0}
     assert 600 < some.std < 1100  # of all three heads, not of the first rows
     assert np.array_equal(some.counts, rows(rows=500, rng=0).counts)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from scaledot.plots.drawing import inline_svg
+from scaledot.plots.files import inline_svg
 
 CELL = {"bool": (20, 20), "number": (38, 24)}
 """Width and height of a cell in pixels."""
@@ -57,6 +57,7 @@ def grid(panel: np.ndarray) -> str:
 
 
 def _cell(x: Any, left: float, top: float, wide: int, high: int) -> str:
+    """Return what a query sees of a key as a square, or the weight that it gives as a shade."""
     box = f'x="{left + 1}" y="{top + 1}" width="{wide - 2}" height="{high - 2}" rx="2"'
     if isinstance(x, np.bool_):
         return f'<rect {box} class="{"seen" if x else "hidden"}"/>'
@@ -67,6 +68,7 @@ def _cell(x: Any, left: float, top: float, wide: int, high: int) -> str:
 
 
 def _text(x: float, y: float, word: object, kind: str = "entry") -> str:
+    """Return a word or number that stands around a place."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="middle" class="{kind}">{word}</text>'
 
 
@@ -76,7 +78,7 @@ def _short(x: Any) -> str:
 
 
 def _words(panel: np.ndarray) -> str:
-    """Say what a grid shows, row by row."""
+    """Return what a grid shows in words, row by row."""
     rows = []
     for i, row in enumerate(panel):
         if row.dtype == bool:
@@ -99,5 +101,6 @@ def chart(ax: Any, caption: str) -> str:
 
 
 def _of_text(grey: re.Match[str]) -> str:
+    """Return a grey as a share of the colour of the text; white is nothing."""
     dark = 1 - int(grey[1], 16) / 255
     return f"color-mix(in srgb, currentColor {dark:.0%}, transparent)" if dark else "none"

@@ -55,6 +55,7 @@ def ran(source: str) -> str:
 
 
 def _printed(line: str) -> str:
+    """Return what a command prints, 80 columns wide."""
     program, *arguments = shlex.split(line)
     if program != "scaledot":
         raise ValueError(f"only commands of scaledot are run, not {line!r}")

@@ -61,7 +61,8 @@ class Call(NamedTuple):
         self, problem: Problem, request: Request, dtype: str, out: Mapping[str, Array]
     ) -> dict[str, Any]:
         with np.errstate(all="ignore"):  # -inf - -inf and the like have a meaning here
-            results = Results(problem, request, self.dtype(dtype), out)
+            on_host = self.plan.engine == "fused"
+            results = Results(problem, request, self.dtype(dtype), out, on_host=on_host)
             _engine(self.plan.engine)(problem, request, results, self.plan.blocks)
             return results.whole()
 

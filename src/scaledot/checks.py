@@ -482,10 +482,32 @@ def cells(x: object) -> tuple[int, int]:
     return rows, columns
 
 
+def made_by(result: object, source: str, *kinds: type) -> None:
+    """Refuse to draw what another function returned."""
+    if not isinstance(result, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(
+            f"`result` must be of kind {names}, as {source} returns it, got {type(result).__name__}"
+        )
+
+
+def not_axes(x: object) -> NoReturn:
+    """Refuse to draw on what is no Axes."""
+    raise TypeError(
+        f"`ax` must be Axes of matplotlib, got {type(x).__name__}; figure.subplots() makes them"
+    )
+
+
 def panels(n_axes: int, n: int) -> None:
     """Refuse axes that are not one for each panel."""
-    if n_axes != n:
-        raise ValueError(f"`ax` must be {n} axes, one for each panel, got {n_axes}")
+    if n_axes == n:
+        return
+    if n == 1:
+        raise ValueError(f"`ax` must be one Axes, got {n_axes} of them; pass the one to draw on")
+    raise ValueError(
+        f"`ax` must be {n} Axes, one for each panel, got {n_axes}; figure.subplots(1, {n}) makes "
+        "them"
+    )
 
 
 def token_names(name: str, names: Sequence[str] | None, n: int) -> None:

@@ -1,4 +1,4 @@
-"""The commands of the shell: `scaledot run`, `explain`, `scaling`, `warm` and `info`."""
+"""The commands of the shell: `scaledot run`, `explain`, `scaling`, `lesson`, `warm` and `info`."""
 
 import io
 import math
@@ -19,6 +19,7 @@ import typer
 import scaledot
 from scaledot import checks, cli_scale, files, flags, printing, slices
 from scaledot.files import Array, Refusal
+from scaledot.lesson import shell as lesson
 from scaledot.planning import TEXTBOOK_SCORES, missing_numba
 from scaledot.statistics import DEFAULT, NAMES
 
@@ -36,6 +37,7 @@ ENGINES = {
 LIBRARIES = ("numpy", "array-api-compat", "numba", "ml_dtypes", "torch", "jax", "cupy", "onnx")
 
 app = typer.Typer(name="scaledot", add_completion=False, rich_markup_mode=None)
+app.add_typer(lesson.app)
 
 
 def shell(arguments: Sequence[str]) -> int:

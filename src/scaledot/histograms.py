@@ -1,8 +1,10 @@
-"""The scores of sampled rows in bins, of sequences of any length."""
+"""The products query · key of sampled rows in bins, of sequences of any length."""
 
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ MOST_PRODUCTS = 2**24
 
 @dataclass(frozen=True)
 class ScoreHistogram:
-    """Products query · key of sampled rows; times the scale they are the scores."""
+    """Products query · key of sampled rows; those times the scale spread by `scale` · `std`."""
 
     counts: np.ndarray
     """(bins,), int64: how many products lie in each bin."""
@@ -33,6 +35,8 @@ class ScoreHistogram:
     n_rows: int
     """Rows that were taken, of `of_rows`."""
     of_rows: int
+    seed: int | None
+    """That by which they were drawn; None by a generator."""
     n_products: int
     """Visible products of those rows that are finite."""
     n_unsound: int
@@ -40,9 +44,12 @@ class ScoreHistogram:
 
     @property
     def label(self) -> str:
-        """How many rows were taken, in words."""
-        taken = "all" if self.n_rows == self.of_rows else f"{self.n_rows:,} of"
-        label = f"{taken} {self.of_rows:,} rows, {self.n_products:,} products"
+        """How many rows were taken and how, in words."""
+        label = f"all {self.of_rows:,} rows,"
+        if self.n_rows != self.of_rows:
+            drawn = "at random" if self.seed is None else f"by seed {self.seed}"
+            label = f"{self.n_rows:,} of {self.of_rows:,} rows, drawn {drawn};"
+        label += f" {self.n_products:,} products"
         return label + (f"; {self.n_unsound:,} not finite" if self.n_unsound else "")
 
 
@@ -73,8 +80,8 @@ def score_histogram(
     Returns
     -------
     ScoreHistogram
-        One histogram for both: a bin of products from a to b is one of scores from scale · a to
-        scale · b.
+        One histogram for both: a bin of products from a to b is one of scaled products from
+        scale · a to scale · b.
 
     Raises
     ------
@@ -88,7 +95,7 @@ def score_histogram(
     >>> query, key = np.random.default_rng(0).normal(size=(2, 8, 1000, 64))
     >>> seen = score_histogram(query, key)
     >>> seen.label
-    '4,096 of 8,000 rows, 4,096,000 products'
+    '4,096 of 8,000 rows, drawn by seed 0; 4,096,000 products'
     >>> round(seen.std), round(seen.std * seen.scale, 1)
     (8, 1.0)
     """
@@ -113,7 +120,8 @@ def score_histogram(
         counts += np.histogram(finite, edges)[0]
         squares += float(np.sum((finite - total / n) ** 2)) if n else 0.0
     std = math.sqrt(squares / n) if n else math.nan
-    return ScoreHistogram(counts, edges, scale, std, n_rows, of_rows, n, n_unsound)
+    seed = operator.index(rng) if isinstance(rng, Integral) else None
+    return ScoreHistogram(counts, edges, scale, std, n_rows, of_rows, seed, n, n_unsound)
 
 
 def _products(call: Call, chosen: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:

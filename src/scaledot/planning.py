@@ -150,7 +150,8 @@ def clear() -> None:
 
 
 known: dict[Any, Any] = {}
-"""What small calls were found to be, by their kind: see `scaledot.shortcut`."""
+"""What small calls were found to be, by all that they depend on: `scaledot.shortcut` fills it. It
+stands here because it holds what plans say, and goes when they go."""
 
 
 ARRAYS = ("query", "key", "value")

@@ -218,23 +218,31 @@ class Problem(NamedTuple):
         assert self.value is not None
         return arrays.convert(self.xp, self.value[..., keys, :], self.dtype)
 
-    def canvas(self, *tail: int, dtype: Any = None, out: Array | None = None) -> "Canvas":
-        """Return an empty place for a result of shape (..., H, *tail), or `out` as that place."""
-        device = arrays.device_of(self.xp, self.query)
+    def canvas(
+        self, *tail: int, dtype: Any = None, out: Array | None = None, on_host: bool = False
+    ) -> "Canvas":
+        """Return an empty place for a result of shape (..., H, *tail), or `out` as that place.
+
+        `on_host`: what is written are NumPy's arrays, whatever the library.
+        """
         shape = self.layout.shape(*tail)
         dtype = self.dtype if dtype is None else dtype
-        whole = arrays.empty(self.xp, shape, dtype, device) if out is None else out
-        return Canvas(self.xp, self.layout, whole, len(tail))
+        if out is None and on_host and arrays.is_immutable(self.query):
+            out = arrays.empty(np, shape, dtype, None)
+        elif out is None:
+            out = arrays.empty(self.xp, shape, dtype, arrays.device_of(self.xp, self.query))
+        xp, place = (np, arrays.as_numpy(out)) if on_host else (self.xp, out)
+        return Canvas(xp, self.layout, out, self.layout.spread(xp, place, len(tail)))
 
 
 class Canvas:
     """A result that is written block by block through a canonical view of it."""
 
-    def __init__(self, xp: Any, layout: Layout, whole: Array, n_tail: int) -> None:
+    def __init__(self, xp: Any, layout: Layout, whole: Array, view: Array) -> None:
         self._xp = xp
         self._layout = layout
         self._whole = whole
-        self.view = layout.spread(xp, whole, n_tail)
+        self.view = view
         """(*batch, *folded, *tail)."""
 
     def put(self, index: Index, block: Array) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import scaledot
 from scaledot import plots
 from scaledot.diagnosis import COLUMNS, Diagnosis
-from scaledot.plots.drawing import inline_svg, new_axes, room
-from scaledot.plots.together import head_title
+from scaledot.plots.drawing import head_title, new_axes, room
+from scaledot.plots.files import inline_svg
 from scaledot.views import Overview
 
 CAPTIONS = {
-    "scores": "Products of queries and keys spread by {before}; times the scale {scale} they are "
-    "the scores, and spread by {after}. From {sample}. The axis of the densities is logarithmic: a "
-    "normal distribution is a parabola.",
+    "scores": "How far the products query · key lie apart: they spread by {before}, and by {after} "
+    "times the scale {scale}. From {sample}. On the logarithmic axis a normal distribution is a "
+    "parabola.",
     "weights": "Weights of {head}, a row for each query and a column for each key. Colour: {cell}.",
     "entropy": "Entropy of the rows of each head. The dashed line is that of a row that weighs all "
     "keys alike.",
@@ -49,10 +49,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap }
 caption { text-align: left; color: var(--faint); padding-bottom: .4rem }
-.figures { display: grid; gap: 1.5rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)) }
-@media (min-width: 52rem) { figure:nth-child(2) { grid-row: span 2 } }
-figure { margin: 0; min-width: 0; break-inside: avoid }
+.figures { columns: 24rem 2; column-gap: 1.5rem }
+figure { margin: 0 0 1.5rem; break-inside: avoid }
 figure svg { display: block; width: 100%; height: auto; max-width: 34rem }
 figure svg text { font-family: inherit !important }
 @media screen and (prefers-color-scheme: dark) { /* a blue that is seen on dark paper */
@@ -70,7 +68,7 @@ def page(facts: Sequence[tuple[str, str]], found: Diagnosis, look: Overview) -> 
 
     `facts` are what was looked at, each with its name.
     """
-    title = f"Attention scores of {Path(facts[0][1]).name}"
+    title = f"Queries and keys of {Path(facts[0][1]).name}"
     sections = (
         ("Findings", _findings(found)),
         ("Heads", _table(found)),
@@ -133,7 +131,7 @@ def _table(found: Diagnosis) -> str:
         )
     if found.layers:
         spreads = ", ".join(f"{spread:.3g}" for spread in found.layers)
-        remedy += f"<p>Spread of the scores by layer, from the first: {spreads}.</p>\n"
+        remedy += f"<p>Spread of the scaled products by layer, from the first: {spreads}.</p>\n"
     return (
         '<div class="table" role="region" aria-label="Numbers of each head" tabindex="0">\n'
         "<table>\n"
@@ -153,7 +151,7 @@ def _figures(look: Overview) -> str:
     """Return the pictures, each with what it shows in words."""
     scores, seen = look.scores, look.seen
     places = {
-        name: new_axes(1, (5.2, 5.6) if name == "weights" else (4.6, 3.4))[0] for name in CAPTIONS
+        name: new_axes(1, (5.2, 5.6) if name == "weights" else (4.6, 3.1))[0] for name in CAPTIONS
     }
     shown = look.weights.coarser(room(places["weights"]))
     plots.scores(scores, places["scores"])

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from scaledot import arrays, online, statistics
 from scaledot.problem import WHOLE, Canvas, Index, Problem
 from scaledot.results import Array, TopK
@@ -64,14 +66,19 @@ class Results:
         request: Request,
         dtype: Any,
         out: Mapping[str, Array],
+        *,
+        on_host: bool = False,
     ) -> None:
         n_rows, n_keys = len(problem.rows), problem.key.shape[-2]
+        self._xp = np if on_host else problem.xp
         self._problem = problem
         self._request = request
         self._canvases: dict[str, Canvas] = {}
 
         def place(name: str, *tail: int, dtype: Any = None) -> None:
-            self._canvases[name] = problem.canvas(*tail, dtype=dtype, out=out.get(name))
+            self._canvases[name] = problem.canvas(
+                *tail, dtype=dtype, out=out.get(name), on_host=on_host
+            )
 
         if request.output:
             assert problem.value is not None
@@ -95,7 +102,9 @@ class Results:
                 )
 
     def _zero(self) -> Array:
-        xp, query = self._problem.xp, self._problem.query
+        if self._xp is np:
+            return np.zeros(())
+        xp, query = self._xp, self._problem.query
         return xp.zeros((), dtype=self._problem.dtype, device=arrays.device_of(xp, query))
 
     def view(self, name: str) -> Array:
@@ -131,7 +140,7 @@ class Results:
         `row_max` is the largest score; `shift` and `total` are the maximum and the sum with the
         sink.
         """
-        xp, request = self._problem.xp, self._request
+        xp, request = self._xp, self._request
         if output is not None:
             self.put("output", (*index, WHOLE), output)
         if request.residuals:
@@ -152,7 +161,10 @@ class Results:
 
     def whole(self) -> dict[str, Any]:
         """Return the results in the caller's shapes, by name."""
+        xp, device = self._problem.xp, arrays.device_of(self._problem.xp, self._problem.query)
         found: dict[str, Any] = {name: canvas.whole() for name, canvas in self._canvases.items()}
+        if xp is not self._xp and arrays.is_immutable(self._problem.query):
+            found = {name: xp.asarray(x, device=device) for name, x in found.items()}
         if self._request.top_k:
             found["top_k"] = TopK(found.pop("top_k.values"), found.pop("top_k.indices"))
         return found

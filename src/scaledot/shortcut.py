@@ -5,6 +5,7 @@ depends on shapes, types and plain options alone: only the memory differs. Of a 
 16 × 64, finding all of that again is half the time.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,11 +16,13 @@ from scaledot.call import Call
 
 MOST_SCORES = 2**19
 """Beyond so many, about a millisecond, the long way costs too little to matter."""
-KEPT = 1024
-"""So many kinds of calls are remembered."""
+MOST_HEADS = 256
+"""The tables of more heads, 12 KiB, are not worth keeping."""
+KEPT = 256
+"""So many kinds of calls are remembered, and then all forgotten."""
 PLAIN = frozenset((bool, int, float, str))
-
-Kind = tuple[Any, ...]
+NOT_KEPT = np.empty(0)
+"""In place of the caller's arrays, which nobody shall keep alive."""
 
 
 class Known(NamedTuple):
@@ -28,8 +31,8 @@ class Known(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     scale: float
-    given: Any
-    """What its kernels read, `scaledot.fused.inputs.Inputs`; None where it is by the definition."""
+    inputs: Any
+    """`scaledot.fused.inputs.Inputs` without its arrays; None where it is by the definition."""
     threads: int
 
 
@@ -39,18 +42,23 @@ def take(query: Any, key: Any, value: Any, how: Mapping[str, Any]) -> np.ndarray
     if known is None:
         return None
     out = arrays.empty(np, known.shape, known.dtype, None)
-    if known.given is None:
+    if known.inputs is None:
         return _define(query, key, value, known.scale, out)
     from scaledot.fused import inputs, launch
 
-    given = inputs.exchange(known.given, query, key, value)
-    return out if launch.attend(given, out, NO_ROWS[given.its.sums], known.threads) else None
+    given = inputs.exchange(known.inputs, query, key, value)
+    rows = inputs.NO_NUMBERS[given.its.sums]
+    return out if launch.attend(given, out, rows, known.threads) else None
 
 
 def _define(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, out: np.ndarray
 ) -> np.ndarray | None:
-    """Return the output by its definition; None where it is not finite, and a row needs care."""
+    """Return the output by its definition; None where it is not finite, and a row needs care.
+
+    These are the steps of `scaledot.textbook` where nothing is restricted, with the same bits: what
+    the other steps there are for shows in a number that is not finite.
+    """
     with np.errstate(all="ignore"):
         scores = query @ key.mT * scale
         exps = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -58,27 +66,28 @@ def _define(
         return out if np.isfinite(out).all() else None
 
 
-NO_ROWS = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
-
-
 def remember(call: Call, how: Mapping[str, Any], out: Any) -> None:
     """Remember a call that has been made, and what it returned, if its like can be taken."""
     plan, given = call.plan, call.given
     query, key, value = arguments = [given[name] for name in planning.ARRAYS]
-    kind = _kind(query, key, value, how) if 0 < plan.n_scores <= MOST_SCORES else None
-    if kind is None or any(arrays.type_name(x) != plan.dtype for x in arguments):
+    is_small = 0 < plan.n_scores <= MOST_SCORES and math.prod(call.problem.sizes) <= MOST_HEADS
+    kind = _kind(query, key, value, how) if is_small else None
+    if kind is None or kind in planning.known:
         return
-    found = None
+    if any(arrays.type_name(x) != plan.dtype or not x.dtype.isnative for x in arguments):
+        return
+    inputs = None
     if plan.engine == "fused":
-        from scaledot.fused.inputs import inputs
+        from scaledot.fused.inputs import inputs as make
 
         place = call.spread(out, 2)
-        found = inputs(call.problem, place, has_rows=False, block_keys=plan.blocks.keys)
+        inputs = make(call.problem, place, has_rows=False, block_keys=plan.blocks.keys)
+        inputs = inputs._replace(query=NOT_KEPT, key=NOT_KEPT, value=NOT_KEPT)
     elif plan.engine != "textbook" or not _is_plain(plan, how):
         return
     if len(planning.known) >= KEPT:
         planning.known.clear()
-    planning.known[kind] = Known(out.shape, out.dtype, plan.scale, found, plan.blocks.threads)
+    planning.known[kind] = Known(out.shape, out.dtype, plan.scale, inputs, plan.blocks.threads)
 
 
 def _is_plain(plan: planning.Plan, how: Mapping[str, Any]) -> bool:
@@ -88,7 +97,7 @@ def _is_plain(plan: planning.Plan, how: Mapping[str, Any]) -> bool:
     return len(fronts) == 1 and plan.dtype == plan.sum_dtype and how.keys() <= {"scale", "engine"}
 
 
-def _kind(query: Any, key: Any, value: Any, how: Mapping[str, Any]) -> Kind | None:
+def _kind(query: Any, key: Any, value: Any, how: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Return all that a call depends on but its numbers; None where that is more than this."""
     for x in (query, key, value):
         if type(x) is not np.ndarray:

@@ -60,17 +60,33 @@ class WeightsView:
                [0.25, 0.25, 0.25, 0.25]])
         """
         held = self.cells.shape[-2:]
-        rows, columns = _step(held[0], cells[0]), _step(held[1], cells[1])
+        rows, columns = step_of(held[0], cells[0]), step_of(held[1], cells[1])
         if rows == columns == 1:
             return self
         step = self.step[0] * rows, self.step[1] * columns
-        given = np.add.reduceat(
-            self.cells, np.arange(0, held[1], columns), axis=-1, dtype=np.float64
-        )
+        given = together(self.cells, columns, axis=-1)
         given *= _queries_of(held[0], self.step[0], self.n_queries)[:, None]
-        sums = np.add.reduceat(given, np.arange(0, held[0], rows), axis=-2)
+        sums = together(given, rows, axis=-2)
         means = sums / _queries_of(sums.shape[-2], step[0], self.n_queries)[:, None]
         return WeightsView(means, self.n_queries, self.n_keys, step)
+
+
+def step_of(n: int, most: int) -> int:
+    """Return how many of n neighbours go into each of at most so many cells."""
+    return max(1, -(-n // most))
+
+
+def together(x: np.ndarray, step: int, axis: int) -> np.ndarray:
+    """Return the sums of each so many neighbours along an axis, in float64; the last has the rest.
+
+    Examples
+    --------
+    >>> together(np.arange(5), 2, axis=0)
+    array([1., 5., 4.])
+    """
+    starts = np.arange(0, x.shape[axis], step)
+    found: np.ndarray = np.add.reduceat(x, starts, axis=axis, dtype=np.float64)
+    return found
 
 
 def _queries_of(n_cells: int, step: int, n_queries: int) -> np.ndarray:
@@ -137,7 +153,7 @@ def view_weights(
         call = call._replace(problem=call.problem.of_head(checks.head(head, front)))
         front = ()
     n_queries, n_keys = len(call.problem.rows), call.problem.frame.n_keys
-    step = _step(n_queries, most[0]), _step(n_keys, most[1])
+    step = step_of(n_queries, most[0]), step_of(n_keys, most[1])
     sums = np.zeros((*front, -(-n_queries // step[0]), -(-n_keys // step[1])))
     n_rows = max(1, SCORES_A_BLOCK // max(1, math.prod(front) * n_keys))
     for start in range(0, n_queries, n_rows):
@@ -149,17 +165,11 @@ def view_weights(
     return WeightsView(means, n_queries, n_keys, step)
 
 
-def _step(n: int, most: int) -> int:
-    """Return how many of n go into each of at most so many cells."""
-    return max(1, -(-n // most))
-
-
 def _add(sums: np.ndarray, rows: np.ndarray, weights: np.ndarray, step: tuple[int, int]) -> None:
     """Add the weights of some neighbouring rows to the cells that they belong to."""
     if not weights.size:
         return
-    keys = np.arange(0, weights.shape[-1], step[1])
-    part = np.add.reduceat(weights, keys, axis=-1, dtype=np.float64)
+    part = together(weights, step[1], axis=-1)
     first = np.flatnonzero((rows % step[0] == 0) | (rows == rows[0]))
     sums[..., rows[first] // step[0], :] += np.add.reduceat(part, first, axis=-2)
 
@@ -211,7 +221,8 @@ def overview(
     Returns
     -------
     Overview
-        The statistics of all heads, a histogram of the scores, and the weights of one head.
+        The statistics of all heads, a histogram of the products query · key, and the weights of
+        one head.
 
     Raises
     ------

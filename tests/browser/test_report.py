@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +124,17 @@ def test_the_page_can_be_printed(report, visit, tmp_path):
     assert page.evaluate("document.documentElement.scrollWidth") <= 700
     page.pdf(path=tmp_path / "report.pdf", format="A4")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_pictures_stand_close_below_one_another(report, visit, width):
+    page, _, _ = visit(report, width)
+    columns = {}
+    for figure in page.locator("figure").all():
+        box = figure.bounding_box()
+        columns.setdefault(round(box["x"]), []).append((box["y"], box["y"] + box["height"]))
+    assert len(columns) == (2 if width == 1280 else 1)
+    for column in columns.values():
+        assert all(0 <= below - end <= 40 for (_, end), (below, _) in pairwise(column))
+    ends = [column[-1][1] for column in columns.values()]
+    assert max(ends) - min(ends) < 300

@@ -24,6 +24,13 @@ def arrays(shape_query=(2, 4, 37, 8), shape_key=(2, 2, 41, 8), size=5, seed=0):
     return query, key, value
 
 
+def in_numpy_alone(x, index, block):
+    """Write a block as the kernels' results are written: no array is copied for a part of it."""
+    assert isinstance(x, np.ndarray)
+    x[index] = block
+    return x
+
+
 def restrictions():
     rng = np.random.default_rng(1)
     bias = rng.standard_normal((4, 1, 41)).astype(np.float32)
@@ -66,7 +73,10 @@ def test_every_restriction(library, engine, name):
 
 
 @pytest.mark.parametrize(("library", "engine"), PAIRS)
-def test_every_statistic(library, engine):
+def test_every_statistic(library, engine, monkeypatch):
+    if engine == "fused":  # in parts of some rows, which are written where they belong
+        monkeypatch.setattr("scaledot.fused.engine.NOTED_BYTES", 1000)
+        monkeypatch.setattr("scaledot.problem.assign", in_numpy_alone)
     given, how = arrays(), {"statistics": "all", "rows": [0, -1], "causal": True, "k": 3}
     want = observe(*(x.astype(np.float64) for x in given), engine="textbook", **how)
     got = observe(*(put(library, x) for x in given), engine=engine, **how)

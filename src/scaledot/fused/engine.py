@@ -1,14 +1,14 @@
-"""The fused engine: windows and tables for the kernels, work for the threads, results."""
+"""The fused engine: a call in parts, the places kernels write to, results made of their sums."""
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from scaledot import arrays as memory
 from scaledot.fused import launch, target
-from scaledot.fused.inputs import inputs, lies, sum_type
+from scaledot.fused.inputs import NO_NUMBERS, inputs, lies, sum_type
 from scaledot.fused.tables import FEWEST_TURNS, Wanted
 from scaledot.fused.windows import is_whole, window
 from scaledot.fused.work import MOMENTS, ROWS
@@ -58,7 +58,7 @@ def _parts(problem: Problem, request: Request) -> Iterator[tuple[Index, Problem]
     if 0 in (n_heads, n_rows):
         return
     most = _rows_at_once(problem, request)
-    if n_heads * n_rows <= most or memory.is_immutable(problem.query):
+    if n_heads * n_rows <= most:
         yield (WHOLE,) * (len(problem.sizes) + 1), problem
         return
     n_parts = -(-n_heads // max(1, most // n_rows))
@@ -66,12 +66,12 @@ def _parts(problem: Problem, request: Request) -> Iterator[tuple[Index, Problem]
         if most >= n_rows:
             yield (*heads, WHOLE), part
             continue
-        for rows in part.row_blocks(max(1, most // WHOLE_TILES) * WHOLE_TILES):
+        for rows in part.row_blocks(most // WHOLE_TILES * WHOLE_TILES or most):
             yield (*heads, rows), part.of_rows(rows)
 
 
 def _rows_at_once(problem: Problem, request: Request) -> int:
-    """Return of how many rows kernels note no more than `NOTED_BYTES`, within the time of turns."""
+    """Return how many rows fit into `NOTED_BYTES`, and into the time of turns."""
     sums = sum_type(problem).itemsize
     size = len(ROWS) * sums if _notes_rows(request) else 0
     if request.moments:
@@ -82,9 +82,10 @@ def _rows_at_once(problem: Problem, request: Request) -> int:
     if size:
         most = min(most, NOTED_BYTES // size)
     if "received" in request.statistics:
-        # the products of a row, those with the values, and the products once more
-        flops = 6 * problem.frame.n_keys * max(1, problem.query.shape[-1])
-        most = min(most, FEWEST_TURNS * int(TURN_FLOPS) // max(1, flops))
+        # the products with the keys, twice, and with the values
+        value_size = 0 if problem.value is None else problem.value.shape[-1]
+        flops = 2 * problem.frame.n_keys * (2 * problem.query.shape[-1] + value_size)
+        most = min(most, int(FEWEST_TURNS * TURN_FLOPS) // max(1, flops))
     return max(1, most)
 
 
@@ -101,18 +102,18 @@ def _k(problem: Problem, request: Request) -> int:
 def _run_part(
     problem: Problem, request: Request, results: Results, index: Index, blocks: Blocks
 ) -> None:
-    """Fill the results of a part, whose problem is given."""
+    """Fill the results of a part; `index` is its place."""
     places = _places(problem, request, results, index)
     if request.more:
         received = _observe(problem, request, places, blocks)
         if received is not None:
-            results.add("received", (*index[:-1], WHOLE), _own(problem, received))
+            results.add("received", (*index[:-1], WHOLE), received)
     elif not _attend(problem, places, blocks):
         # Values that are not finite take a second pass, which needs the normalisers.
         _attend(problem, places._replace(rows=_rows(problem, len(ROWS))), blocks)
     for name, x in (("output", places.out), ("weights", places.weights)):
         if x is not None and name in places.elsewhere:
-            results.put(name, (*index, WHOLE), _own(problem, x))
+            results.put(name, (*index, WHOLE), x)
     if request.residuals or request.statistics:
         numbers = math.prod(problem.sizes) * max(1, places.tops.shape[-1])
         for rows in problem.row_blocks(max(1, FINISHED // numbers)):
@@ -124,7 +125,7 @@ def _places(problem: Problem, request: Request, results: Results, index: Index) 
     elsewhere = []
 
     def place(name: str) -> np.ndarray:
-        view = memory.as_numpy(results.view(name))[index]
+        view: np.ndarray = results.view(name)[index]
         if view.flags.writeable and is_whole(view):
             return view
         elsewhere.append(name)
@@ -146,19 +147,11 @@ def _places(problem: Problem, request: Request, results: Results, index: Index) 
 
 INTEGER = np.dtype(np.int64)
 NO_INTEGERS = np.empty(0, INTEGER)
-NO_NUMBERS = {np.dtype(kind): np.empty(0, kind) for kind in ("float32", "float64")}
 
 
 def _rows(problem: Problem, n: int) -> np.ndarray:
     """Return memory for n numbers of each row."""
     return np.empty((n, *problem.sizes, len(problem.rows)), sum_type(problem))
-
-
-def _own(problem: Problem, x: np.ndarray) -> Any:
-    """Return an array of the caller's library."""
-    if problem.xp is np:
-        return x
-    return problem.xp.asarray(x, device=memory.device_of(problem.xp, problem.query))
 
 
 def _finish(
@@ -171,13 +164,12 @@ def _finish(
 ) -> None:
     """Make what is wanted of the sums of some rows of a part."""
     sums = places.rows[..., rows]
-    row_max, shift, total = (_own(problem, x) for x in sums[: len(ROWS)])
+    row_max, shift, total = sums[: len(ROWS)]
     moments = top = None
     if request.moments:
-        moments = _moments(problem, sums, places.argmax[..., rows])
+        moments = _moments(sums, places.argmax[..., rows])
     if request.top_k:
-        tops, keys = places.tops[..., rows, :], places.top_keys[..., rows, :]
-        top = TopK(_own(problem, tops), _own(problem, keys))
+        top = TopK(places.tops[..., rows, :], places.top_keys[..., rows, :])
     first = index[-1].start or 0
     results.finish(
         (*index[:-1], slice(first + rows.start, first + rows.stop)),
@@ -186,17 +178,17 @@ def _finish(
         total=total,
         moments=moments,
         top=top,
-        sinks=problem.sinks,
+        sinks=None if problem.sinks is None else memory.as_numpy(problem.sinks),
     )
 
 
-def _moments(problem: Problem, sums: np.ndarray, argmax: np.ndarray) -> Moments:
+def _moments(sums: np.ndarray, argmax: np.ndarray) -> Moments:
     """Return the moments of rows; the sums of the others do not count the largest itself."""
     row_max = sums[0]
     found = dict(zip(MOMENTS, sums[len(ROWS) :], strict=True))
     found["total"] = np.where(row_max == -np.inf, np.zeros_like(row_max), found["rest"] + 1)
     found |= {"row_max": row_max, "argmax": argmax}
-    return Moments(**{name: _own(problem, x) for name, x in found.items()})
+    return Moments(**found)
 
 
 def _attend(problem: Problem, places: Places, blocks: Blocks) -> bool:

@@ -68,7 +68,7 @@ def inputs(
 
 
 def exchange(given: Inputs, query: np.ndarray, key: np.ndarray, value: np.ndarray) -> Inputs:
-    """Return inputs with other arrays that lie like theirs."""
+    """Return inputs with other arrays, which lie in memory as those did."""
     return Inputs(
         given.its, given.numbers, window(query), window(key), window(value), given.bias, given.mask,
         given.sinks,
@@ -86,6 +86,8 @@ def sum_type(problem: Problem) -> np.dtype:
 
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+NO_NUMBERS = {kind: np.empty(0, kind) for kind in (SINGLE, DOUBLE)}
+"""Where nothing is wanted of the rows, by the type of the sums."""
 
 
 class Nothing(NamedTuple):

@@ -90,7 +90,7 @@ def _do_tiles(
     its = given.its
     tainted = np.zeros(its.n_items + 1, np.uint8)  # and whether any is
     common = (*given[1:], out, rows, tainted)
-    few = tuple([x.dtype for x in (given.query, given.bias, given.mask, common[-3])])
+    few = tuple([x.dtype for x in (given.query, given.bias, given.mask, out)])
     _share(its, entry, (*common, *more), few + tuple([x.dtype for x in more[:1]]), n_items, limit)
     if not tainted[-1]:
         return True

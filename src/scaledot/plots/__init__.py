@@ -10,7 +10,7 @@ They need matplotlib: ``pip install "scaledot[plots]"``.
 ('key', 'query')
 """
 
-from scaledot.plots.drawing import save
+from scaledot.plots.files import save
 from scaledot.plots.heat_maps import weights, weights_by_head
 from scaledot.plots.rows import concentration, received, scores
 from scaledot.plots.scale import study, training

@@ -1,11 +1,8 @@
-"""How pictures are drawn, whatever they show: axes, styles, colours, names of tokens, files."""
+"""How pictures are drawn, whatever they show: axes, styles, colours, names of tokens."""
 
 import math
-import re
 from collections.abc import Sequence
-from html import escape
-from io import StringIO
-from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+AnyAxes = Any
+"""Axes, in a sequence or an array of any shape."""
 Names = Sequence[str] | None
 """Names of tokens."""
 
@@ -32,8 +31,20 @@ COLOURS = "viridis"
 2015, the default of matplotlib)."""
 PIXELS_AN_INCH = 100
 """Those of a figure on a screen, of which files have more."""
-MARGIN = 1.0
-"""Inches that names and a colour bar may take of the axes once the figure is laid out."""
+MARGINS = 1.0, 1.34
+"""Inches that names and title may take of the height of the axes, and names and a colour bar of
+their width, once the figure is laid out."""
+LEAST = 1 / 3
+"""Share of the axes that is left of small ones."""
+FEW_ROWS = 0.1
+"""Share of rows whose weights may lie beyond the last colour."""
+DARK = 4.0
+"""How many times larger a few rows must be for that: by the square roots of the weights, all others
+would be left with the lower half of the colours."""
+LABEL_LETTER = 0.07
+"""Width of a letter in the label of an axis, in inches: about half of its 10 points."""
+LEGEND_LETTER, LEGEND_MARK = 0.062, 0.46
+"""Width of a letter in a legend, and of the mark and the gap before it, in inches."""
 TOKEN_SIZE = 8
 """Font size of the names of tokens, in points."""
 TOKEN_HEIGHT = 1.25
@@ -42,26 +53,57 @@ TOKEN_LETTERS = 18
 """Longest name that is written out."""
 
 
-def new_axes(n: int, size: tuple[float, float], columns: int | None = None) -> "list[Axes]":
-    """Return axes side by side, or in so many columns, in a figure no window manager knows of."""
+def new_figure(size: tuple[float, float]) -> "Figure":
+    """Return a figure of so many inches, wide and high, that no window manager knows of."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         checks.library_missing("a picture", "matplotlib", "plots", error)
+    return Figure(figsize=size, layout="constrained")
 
+
+def new_axes(n: int, size: tuple[float, float], columns: int | None = None) -> "list[Axes]":
+    """Return the axes of a new figure, side by side, or in so many columns."""
     columns = columns or n
-    figure = Figure(figsize=size, layout="constrained")
-    axes = list(figure.subplots(max(1, -(-n // columns)), columns, squeeze=False).flat)
+    rows = max(1, -(-n // columns))
+    axes = list(new_figure(size).subplots(rows, columns, squeeze=False).flat)
     for spare in axes[n:]:
         spare.remove()
     return axes[:n]
 
 
-def given_axes(ax: "Sequence[Axes]", n: int) -> "list[Axes]":
+def panels(
+    ax: AnyAxes | None, n: int, size: tuple[float, float], columns: int | None = None
+) -> "list[Axes]":
+    """Return the axes that a caller gave, one for each of n panels, or else new ones."""
+    return new_axes(n, size, columns) if ax is None else given_axes(ax, n)
+
+
+def given_axes(ax: AnyAxes, n: int) -> "list[Axes]":
     """Return the axes that a caller gave, one for each of n panels."""
-    axes = list(ax)
+    axes = axes_of(ax)
     checks.panels(len(axes), n)
     return axes
+
+
+def axes_of(ax: AnyAxes) -> "list[Axes]":
+    """Return axes one after the other, those of nested lists and of arrays too."""
+    from matplotlib.axes import Axes
+
+    axes = list(np.array(ax, dtype=object).flat)
+    for one in axes:
+        if not isinstance(one, Axes):
+            checks.not_axes(one)
+    return axes
+
+
+def figure_of(ax: AnyAxes) -> "Figure":
+    """Return the whole figure of some axes, those of a subfigure too."""
+    axes = axes_of(ax)
+    if not axes:
+        checks.panels(0, 1)
+    figure: Figure = axes[0].figure.figure
+    return figure
 
 
 def room(ax: "Axes") -> tuple[int, int]:
@@ -69,18 +111,26 @@ def room(ax: "Axes") -> tuple[int, int]:
 
     Each cell then has a pixel at least, and none is left out where the picture is drawn.
     """
+    high, wide = (
+        max(1, int(max(side - margin, LEAST * side) * PIXELS_AN_INCH))
+        for side, margin in zip(inches(ax), MARGINS, strict=True)
+    )
+    return high, wide
+
+
+def inches(ax: "Axes") -> tuple[float, float]:
+    """Return height and width of axes as they are now, in inches."""
     box = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
-    high, wide = (max(side - MARGIN, side / 2) * PIXELS_AN_INCH for side in (box.height, box.width))
-    return max(1, int(high)), max(1, int(wide))
+    return box.height, box.width
 
 
 def image(
-    ax: "Axes", cells: np.ndarray, step: tuple[int, int], shape: tuple[int, int], largest: float
+    ax: "Axes", cells: np.ndarray, step: tuple[int, int], shape: tuple[int, int], most: float
 ) -> "AxesImage":
     """Draw cells where their tokens stand: token n around n, the last cell cut to its tokens.
 
-    Colours go by the square root, so that weights far below the largest are told from 0; places
-    that are NaN are hatched.
+    `most` is the number for which the last colour stands. Colours go by the square root, so that
+    weights far below it are told from 0; places that are NaN are hatched.
     """
     from matplotlib.colors import PowerNorm
 
@@ -92,7 +142,7 @@ def image(
     drawn = ax.imshow(
         np.ma.masked_invalid(cells),
         cmap=COLOURS,
-        norm=PowerNorm(0.5, 0, largest or 1),
+        norm=PowerNorm(0.5, 0, most or 1),
         interpolation="none",
         aspect="auto",
         extent=(-0.5, ends[1], ends[0], -0.5),
@@ -107,19 +157,68 @@ def largest_of(x: np.ndarray) -> float:
     return float(np.max(x, where=np.isfinite(x), initial=0.0))
 
 
-def colour_bar(axes: "Sequence[Axes]", drawn: "AxesImage", label: str) -> None:
-    """Say beside axes which colour is which number."""
+def end_of_colours(cells: np.ndarray) -> float:
+    """Return the number for which the last colour stands, of cells (..., rows, columns).
+
+    It is the largest, but where few rows have all that is large: there the end is the largest cell
+    of all other rows, and the colour bar says so. In causal weights the first queries have few keys
+    to choose from, and would leave the others in the dark.
+    """
+    peaks = np.max(cells, axis=-1, where=np.isfinite(cells), initial=0.0)
+    peaks = peaks[peaks > 0]
+    if not peaks.size:
+        return 0.0
+    largest = float(peaks.max())
+    usual = float(np.quantile(peaks, 1 - FEW_ROWS, method="higher"))
+    return usual if largest > DARK * usual else largest
+
+
+def colour_bar(images: "Sequence[AxesImage]", label: str) -> None:
+    """Say beside images which colour is which number."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.ticker import MaxNLocator
 
-    if any(ax.patch.get_hatch() for ax in axes):
+    axes, cells = [image.axes for image in images], [image.get_array() for image in images]
+    most = images[0].get_clim()[1]
+    figure = axes[0].figure
+    how: dict[str, Any] = {"ticks": MaxNLocator(5), "ax": axes[0], "pad": 0.02}
+    if len(axes) > 1 and isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        how["ax"] = axes
+    elif len(axes) > 1:  # no other layout keeps room for what belongs to several axes
+        how = how | {"ax": None, "cax": axes[-1].inset_axes((1.04, 0, 0.05, 1))}
+    if any(largest_of(np.ma.filled(x, 0)) > most for x in cells if x is not None):
+        label += f"; colours end at {most:.3g}"
+        how["extend"] = "max"
+    if any(one.patch.get_hatch() for one in axes):
         label += "; hatched: NaN"
-    axes[0].figure.colorbar(drawn, ax=list(axes), label=label, ticks=MaxNLocator(5), pad=0.02)
+    figure.colorbar(images[0], label=lines_of(label, inches(axes[-1])[0]), **how)
 
 
-def legend_above(ax: "Axes", columns: int) -> None:
-    """Put the legend above the axes, where it hides nothing."""
+def head_title(place: tuple[int, ...]) -> str:
+    """Return which head is shown, in words."""
+    *lead, head = place or (0,)
+    return f"head {head}" + (f" of entry {', '.join(map(str, lead))}" if lead else "")
+
+
+def legend_above(ax: "Axes") -> None:
+    """Put the legend above the axes, where it hides nothing, in as many columns as fit there."""
+    _, names = ax.get_legend_handles_labels()
+    widths = [LEGEND_MARK + LEGEND_LETTER * len(name) for name in names]
+    wide = inches(ax)[1]
+    columns = next(
+        (n for n in range(len(names), 1, -1)
+         if sum(max(part) for part in np.array_split(widths, n)) <= wide),
+        1,
+    )  # fmt: skip
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, fontsize="small",
               frameon=False, borderaxespad=0.2, columnspacing=1.2)  # fmt: skip
+
+
+def lines_of(label: str, wide: float) -> str:
+    """Return the label of an axis in lines that are no longer than so many inches."""
+    letters = max(12, int(wide / LABEL_LETTER))
+    parts = [label] if len(label) <= letters else label.split("; ")
+    return ";\n".join(fill(part, letters) for part in parts)
 
 
 def token_axis(axis: Any, names: Names) -> None:
@@ -169,38 +268,3 @@ def _plain(name: str) -> str:
     """Return the name of a token as text of one short line, which holds no formula."""
     name = name.replace("\n", "\\n").replace("$", r"\$")
     return name if len(name) <= TOKEN_LETTERS else name[: TOKEN_LETTERS - 1] + "…"
-
-
-# --------------------------------------------------------------------------------------- files
-
-
-def save(ax: "Axes", file: str | Path, suffix: str | None = None) -> None:
-    """Write the figure of some axes to a .png, .svg or .pdf; the same bytes for the same figure.
-
-    `suffix` says which, where the name of the file does not.
-    """
-    from matplotlib import rc_context
-
-    figure: Figure = ax.figure  # type: ignore[assignment]  # ours has no subfigures
-    kind = (suffix or Path(file).suffix).lower().removeprefix(".")
-    dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with rc_context({"svg.hashsalt": "scaledot"}):
-        figure.savefig(file, format=kind, dpi=150, metadata=dates.get(kind))
-
-
-def inline_svg(ax: "Axes", name: str, description: str) -> str:
-    """Return the figure of some axes as an element of a web page, in the page's ink and type.
-
-    Its ids begin with `name`, so that no two figures of a page share one.
-    """
-    from matplotlib import rc_context
-
-    figure: Figure = ax.figure  # type: ignore[assignment]  # ours has no subfigures
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    drawn = StringIO()
-    with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
-    text = drawn.getvalue()
-    text = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", text[text.index("<svg") :])
-    label = f'role="img" aria-label="{escape(description)}" fill="currentColor"'
-    return text.replace("<svg ", f"<svg {label} ", 1).replace("#000000", "currentColor")

@@ -1,7 +1,6 @@
 """Pictures of weights: of one head, and of all heads side by side."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from scaledot import checks
 from scaledot.plots import drawing
-from scaledot.plots.drawing import Names
+from scaledot.plots.drawing import AnyAxes, Names
 from scaledot.results import Array, Attention
 from scaledot.views import WeightsView, in_cells
 
@@ -32,7 +31,9 @@ def weights(
 
     Where there are more of them than the axes have pixels, neighbours share a cell: the weight that
     goes to its keys together, the mean over its queries. The colour bar says how many.
-    Colours go by the square root of the weight, as its numbers show; what is NaN is hatched.
+    Colours go by the square root of the weight, as its numbers show; what is NaN is hatched. Where
+    few rows have weights far beyond those of all others, as the first ones of causal attention,
+    the colours end before them; the bar says where, and ends in a point.
 
     Parameters
     ----------
@@ -52,8 +53,11 @@ def weights(
 
     Raises
     ------
+    TypeError
+        A result of another function; `ax` that is no Axes.
     ValueError
-        More than one head and no `head`, or one that is not there; a wrong number of names.
+        More than one head and no `head`, or one that is not there; a wrong number of names; more
+        than one Axes.
 
     Examples
     --------
@@ -63,17 +67,19 @@ def weights(
     >>> ax = plots.weights(attention(query, key, value), head=2)
     """
     view = _view(result, queries, keys)
-    one = replace(view, cells=view.cells[checks.head(head, view.cells.shape[:-2])])
-    ax = drawing.new_axes(1, _size(view, queries, keys))[0] if ax is None else ax
-    one = one.coarser(drawing.room(ax))
-    drawn = _heat_map(ax, one, drawing.largest_of(one.cells), queries, keys)
-    drawing.colour_bar([ax], drawn, one.label)
+    place = checks.head(head, view.cells.shape[:-2])
+    (ax,) = drawing.panels(ax, 1, _size(view, queries, keys))
+    one = replace(view, cells=view.cells[place]).coarser(drawing.room(ax))
+    drawn = _heat_map(ax, one, drawing.end_of_colours(one.cells), queries, keys)
+    if head is not None:
+        ax.set_title(drawing.head_title(place), fontsize="medium")
+    drawing.colour_bar([drawn], one.label)
     return ax
 
 
 def weights_by_head(
     result: Weights,
-    ax: "Sequence[Axes] | None" = None,
+    ax: AnyAxes | None = None,
     *,
     queries: Names = None,
     keys: Names = None,
@@ -85,7 +91,7 @@ def weights_by_head(
     result, queries, keys
         As for `weights`.
     ax : Axes, one for each head, optional
-        Where to draw; by default a figure of their own.
+        Where to draw, in a sequence or an array of any shape; by default a figure of their own.
 
     Returns
     -------
@@ -94,6 +100,8 @@ def weights_by_head(
 
     Raises
     ------
+    TypeError
+        A result of another function; `ax` that are no Axes.
     ValueError
         A number of axes that is not that of the heads; a wrong number of names.
 
@@ -108,31 +116,28 @@ def weights_by_head(
     view = _view(result, queries, keys)
     front = view.cells.shape[:-2]
     n = math.prod(front)
-    if ax is None:
-        columns = min(4, max(1, n))
-        axes = drawing.new_axes(n, (3.0 * columns + 0.9, 2.8 * -(-n // columns)), columns)
-    else:
-        axes = drawing.given_axes(ax, n)
+    columns = min(4, max(1, n))
+    axes = drawing.panels(ax, n, (3.0 * columns + 0.9, 2.8 * -(-n // columns)), columns)
     if not axes:
         return axes
     view = view.coarser(drawing.room(axes[0]))
-    largest = drawing.largest_of(view.cells)
+    most = drawing.end_of_colours(view.cells)
+    images = []
     for place, one in zip(np.ndindex(front), axes, strict=True):
-        drawn = _heat_map(one, replace(view, cells=view.cells[place]), largest, queries, keys)
-        one.set_title(f"head {_place(place)}" if place else "", fontsize="medium")
+        head = replace(view, cells=view.cells[place])
+        images.append(_heat_map(one, head, most, queries, keys))
+        if place:
+            one.set_title(drawing.head_title(place), fontsize="medium")
         if ax is None:
             one.label_outer()
-    drawing.colour_bar(axes, drawn, view.label)
+    drawing.colour_bar(images, view.label)
     return axes
-
-
-def _place(place: tuple[int, ...]) -> str:
-    """Return a place as it is written: 3, or (0, 3)."""
-    return str(place[0] if len(place) == 1 else place)
 
 
 def _view(result: Weights, queries: Names, keys: Names) -> WeightsView:
     """Return weights in cells, and refuse names that are not theirs."""
+    if isinstance(result, tuple) and hasattr(result, "_fields"):  # not nested ones of numbers
+        checks.made_by(result, "scaledot.attention", Attention)
     if not isinstance(result, WeightsView):
         result = in_cells(result.weights if isinstance(result, Attention) else result)
     checks.token_names("queries", queries, result.n_queries)
@@ -151,11 +156,11 @@ def _size(view: WeightsView, queries: Names, keys: Names) -> tuple[float, float]
 
 
 def _heat_map(
-    ax: "Axes", view: WeightsView, largest: float, queries: Names, keys: Names
+    ax: "Axes", view: WeightsView, most: float, queries: Names, keys: Names
 ) -> "AxesImage":
     """Draw the weights of one head, (rows, columns)."""
     shape = view.n_queries, view.n_keys
-    drawn = drawing.image(ax, view.cells, view.step, shape, largest)
+    drawn = drawing.image(ax, view.cells, view.step, shape, most)
     ax.set_xlabel("key")
     ax.set_ylabel("query")
     drawing.token_axis(ax.xaxis, keys)

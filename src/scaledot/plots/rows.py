@@ -1,4 +1,4 @@
-"""Pictures of what rows and keys have: entropy, largest weight, received weight, scores."""
+"""Pictures of what rows and keys have: entropy, largest weight, received weight, products."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from scaledot import arrays, checks
 from scaledot.histograms import ScoreHistogram
 from scaledot.layout import by_head
 from scaledot.plots import drawing
-from scaledot.plots.drawing import STYLES, Names
+from scaledot.plots.drawing import STYLES, AnyAxes, Names
 from scaledot.results import Observation
-from scaledot.views import WeightsView
+from scaledot.views import step_of, together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ MOST_MARKS = 40
 """Keys that each get a mark on their line."""
 
 
-def concentration(result: Observation, ax: "Sequence[Axes] | None" = None) -> "list[Axes]":
+def concentration(result: Observation, ax: AnyAxes | None = None) -> "list[Axes]":
     """Draw the entropy and the largest weight of the rows of each head.
 
     Parameters
@@ -34,7 +34,7 @@ def concentration(result: Observation, ax: "Sequence[Axes] | None" = None) -> "l
         entropy of a row that weighs all keys alike is drawn too. Axes before the heads are taken
         together. Rows that see no key, a NaN or an infinite score are left out.
     ax : two Axes, optional
-        Where to draw; by default a figure of their own.
+        Where to draw, in a sequence or an array; by default a figure of their own.
 
     Returns
     -------
@@ -43,6 +43,8 @@ def concentration(result: Observation, ax: "Sequence[Axes] | None" = None) -> "l
 
     Raises
     ------
+    TypeError
+        A result of another function; `ax` that are no Axes.
     ValueError
         A statistic that was not asked for; a number of axes that is not two.
 
@@ -56,14 +58,14 @@ def concentration(result: Observation, ax: "Sequence[Axes] | None" = None) -> "l
     'entropy, nats'
     """
     found = _seen(result, "entropy", "max_weight")
-    axes = drawing.new_axes(2, (8.4, 3.2)) if ax is None else drawing.given_axes(ax, 2)
+    axes = drawing.panels(ax, 2, (8.4, 3.2))
     seeing = found["max_weight"] > 0
     names = {"entropy": "entropy, nats", "max_weight": "largest weight"}
     for one, (name, label), style in zip(axes, names.items(), STYLES, strict=False):
         _spreads(one, [x[sees] for x, sees in zip(found[name], seeing, strict=True)], style)
         one.set_ylabel(label)
         one.grid(axis="y", alpha=0.3)
-        drawing.legend_above(one, 3)
+        drawing.legend_above(one)
     axes[0].set_ylim(bottom=0)
     axes[1].set_ylim(0, 1.03)
     n_keys = 0 if result.received is None else result.received.shape[-1]
@@ -79,7 +81,8 @@ def received(result: Observation, ax: "Axes | None" = None, *, keys: Names = Non
     """Draw the weight that each key receives, the sum over all queries, for each head.
 
     Up to four heads are lines, more of them rows of colours. Where there are more keys than pixels,
-    neighbours are taken together; the label says how many.
+    the mean of neighbours is drawn; the label says of how many. What is NaN is hatched, or a gap in
+    a line, and the legend says of how many keys.
 
     Parameters
     ----------
@@ -97,8 +100,10 @@ def received(result: Observation, ax: "Axes | None" = None, *, keys: Names = Non
 
     Raises
     ------
+    TypeError
+        A result of another function; `ax` that is no Axes.
     ValueError
-        `received` was not asked for; a wrong number of names.
+        `received` was not asked for; a wrong number of names; more than one Axes.
 
     Examples
     --------
@@ -110,34 +115,41 @@ def received(result: Observation, ax: "Axes | None" = None, *, keys: Names = Non
     found = _seen(result, "received")["received"]
     n_keys = found.shape[-1]
     checks.token_names("keys", keys, n_keys)
-    ax = drawing.new_axes(1, (6.0, 3.2))[0] if ax is None else ax
+    (ax,) = drawing.panels(ax, 1, (6.0, 3.2))
     mass = found.sum(axis=tuple(range(1, found.ndim - 1)))  # (H, S)
-    view = WeightsView(mass, len(mass), n_keys, (1, 1)).coarser((len(mass), drawing.room(ax)[1]))
-    together = "" if view.step[1] == 1 else f" and {view.step[1]:,} keys each"
-    ax.set_xlabel(f"key (sums over all queries{together})")
+    step = step_of(n_keys, drawing.room(ax)[1])
+    cells = together(mass, step, axis=1) / together(np.ones(n_keys), step, axis=0)  # (H, cells)
+    each = "" if step == 1 else f", means of {step:,} keys"
+    ax.set_xlabel(f"key (sums over all queries{each})")
     if len(mass) > MOST_LINES:
         shape = len(mass), n_keys
-        drawn = drawing.image(ax, view.cells, view.step, shape, drawing.largest_of(view.cells))
-        drawing.colour_bar([ax], drawn, "weight received")
+        drawn = drawing.image(ax, cells, (1, step), shape, drawing.largest_of(cells))
+        drawing.colour_bar([drawn], "weight received")
         drawing.count_ticks(ax.yaxis)
         ax.set_ylabel("head")
     else:
-        middles = np.arange(view.cells.shape[-1]) * view.step[1] + (view.step[1] - 1) / 2
-        apart = 1 if len(middles) <= MOST_MARKS else len(middles) // 12
-        for number, (line, style) in enumerate(zip(view.cells, STYLES, strict=False)):
-            ax.plot(middles, line, label=f"head {number}", markevery=apart, markersize=4,
-                    linewidth=1, **style)  # fmt: skip
+        _lines(ax, cells, step, np.isnan(mass).sum(axis=1))
         ax.set_ylabel("weight received")
-        ax.set_ylim(bottom=0)
-        ax.grid(alpha=0.3)
-        if len(mass) > 1:
-            drawing.legend_above(ax, MOST_LINES)
     drawing.token_axis(ax.xaxis, keys)
     return ax
 
 
+def _lines(ax: "Axes", cells: np.ndarray, step: int, n_nan: np.ndarray) -> None:
+    """Draw what keys receive as a line for each head, and say of how many keys that is NaN."""
+    middles = np.arange(cells.shape[1]) * step + (step - 1) / 2
+    apart = 1 if len(middles) <= MOST_MARKS else len(middles) // 12
+    for number, (line, style) in enumerate(zip(cells, STYLES, strict=False)):
+        label = f"head {number}" + (f" (NaN at {n_nan[number]:,} keys)" if n_nan[number] else "")
+        ax.plot(middles, line, label=label, markevery=apart, markersize=4, linewidth=1, **style)
+    ax.set_xlim(-0.5, max(1, len(middles) * step) - 0.5)
+    ax.set_ylim(bottom=0)
+    ax.grid(alpha=0.3)
+    if len(cells) > 1 or n_nan.any():
+        drawing.legend_above(ax)
+
+
 def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
-    """Draw the histogram of the products before the scale, and of the scores after it.
+    """Draw the histogram of the products query · key, before and after the scale.
 
     Parameters
     ----------
@@ -151,6 +163,13 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
     Axes
         The axes, with densities on a logarithmic axis: a normal distribution is a parabola.
 
+    Raises
+    ------
+    TypeError
+        A result of another function; `ax` that is no Axes.
+    ValueError
+        More than one Axes.
+
     Examples
     --------
     >>> import numpy as np
@@ -159,10 +178,11 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
     >>> query, key = np.random.default_rng(0).normal(size=(2, 8, 100, 64))
     >>> ax = plots.scores(score_histogram(query, key))
     >>> print(ax.get_xlabel())
-    score
+    product
     all 800 rows, 80,000 products
     """
-    ax = drawing.new_axes(1, (5.2, 3.4))[0] if ax is None else ax
+    checks.made_by(result, "scaledot.histograms.score_histogram", ScoreHistogram)
+    (ax,) = drawing.panels(ax, 1, (5.2, 3.4))
     scale = result.scale
     for factor, name, style, thick in (  # the first shows beneath the second where they agree
         (1.0, "query · key", STYLES[0], 2.2),
@@ -178,9 +198,9 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
             ax.stairs(density, edges, label=label, color=style["color"], linewidth=thick)
     if result.n_products:
         ax.set_yscale("log")
-        drawing.legend_above(ax, 1)
+        drawing.legend_above(ax)
     drawing.number_ticks(ax.xaxis)
-    ax.set_xlabel("\n".join(["score", *result.label.split("; ")]))
+    ax.set_xlabel(f"product\n{drawing.lines_of(result.label, drawing.inches(ax)[1])}")
     ax.set_ylabel("density")
     ax.grid(alpha=0.3)
     return ax
@@ -188,6 +208,7 @@ def scores(result: ScoreHistogram, ax: "Axes | None" = None) -> "Axes":
 
 def _seen(result: Observation, *names: str) -> dict[str, np.ndarray]:
     """Return statistics by head, (H, ...), or refuse to draw what was not asked for."""
+    checks.made_by(result, "scaledot.observe", Observation)
     checks.observed({name: getattr(result, name) for name in names})
     return {name: by_head(arrays.on_host(getattr(result, name))) for name in names}
 

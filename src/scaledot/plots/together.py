@@ -1,9 +1,10 @@
 """One picture of all that there is to see of queries and keys."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from scaledot import checks
 from scaledot.plots import drawing
+from scaledot.plots.drawing import AnyAxes
 from scaledot.plots.heat_maps import weights
 from scaledot.plots.rows import concentration, received, scores
 from scaledot.views import Overview
@@ -12,20 +13,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def overview(result: Overview, ax: "Sequence[Axes] | None" = None) -> "list[Axes]":
-    """Draw scores, entropy, largest weight, received weight, and the weights of one head.
+def overview(result: Overview, ax: AnyAxes | None = None) -> "list[Axes]":
+    """Draw products, entropy, largest weight, received weight, and the weights of one head.
 
     Parameters
     ----------
     result : Overview
         What `scaledot.views.overview` returned.
     ax : five Axes, optional
-        Where to draw; by default a figure of their own.
+        Where to draw, in a sequence or an array; by default a figure of their own.
 
     Returns
     -------
     list of Axes
         The five axes, in that order.
+
+    Raises
+    ------
+    TypeError
+        A result of another function; `ax` that are no Axes.
+    ValueError
+        A number of axes that is not five.
 
     Examples
     --------
@@ -36,26 +44,19 @@ def overview(result: Overview, ax: "Sequence[Axes] | None" = None) -> "list[Axes
     >>> len(plots.overview(overview(query, key)))
     5
     """
+    checks.made_by(result, "scaledot.views.overview", Overview)
     axes = _mosaic() if ax is None else drawing.given_axes(ax, 5)
     scores(result.scores, axes[0])
     concentration(result.seen, axes[1:3])
     received(result.seen, axes[3])
     weights(result.weights, axes[4])
-    axes[4].set_title(head_title(result.head), fontsize="medium")
+    axes[4].set_title(drawing.head_title(result.head), fontsize="medium")
     return axes
-
-
-def head_title(place: tuple[int, ...]) -> str:
-    """Return which head is shown, in words."""
-    *lead, head = place or (0,)
-    return f"head {head}" + (f" of entry {', '.join(map(str, lead))}" if lead else "")
 
 
 def _mosaic() -> "list[Axes]":
     """Return the five axes of an overview."""
-    figure = drawing.new_axes(1, (15.0, 6.6))[0].figure
-    figure.clear()
-    panels: dict[str, Axes] = figure.subplot_mosaic(
+    panels: dict[str, Axes] = drawing.new_figure((15.0, 6.6)).subplot_mosaic(
         [["scores", "entropy", "map"], ["received", "largest", "map"]], width_ratios=(1, 1, 1.8)
     )
     return [panels[name] for name in ("scores", "entropy", "largest", "received", "map")]

@@ -1,0 +1,85 @@
+"""A program on the page: its lines to be read and changed, and what they print when they run."""
+
+import time
+from functools import lru_cache
+from html import escape
+
+import marimo as mo
+
+from scaledot.lesson.judge import ending
+from scaledot.lesson.page.parts import SETTLE, Setting
+from scaledot.lesson.run import Run, run
+from scaledot.lesson.texts import say
+
+
+@lru_cache(maxsize=128)
+def _ran(code: str) -> Run:
+    """Return a run; the lesson's own programs run once."""
+    return run(code)
+
+
+class Program:
+    """A program of the lesson; what is made of it is kept."""
+
+    def __init__(self, setting: Setting, name: str) -> None:
+        self.setting, self.name = setting, f"run-{name}"
+        self.original = setting.lesson.codes[name]
+        kept = setting.progress.item(self.name).get("setting", {})
+        self.shown = kept.get("code", self.original)
+        self.running = False
+        self.editor = mo.ui.code_editor(
+            # marimo leaves an editor as it is unless it starts from another text than before
+            value=self.shown + "\n" * (setting.n_starts % 2),
+            label=setting.say("page.program", name=name),
+            debounce=False,
+        )
+        self.run = mo.ui.button(label=setting.say("page.try"), on_change=lambda _: self._run())
+        self.reset = mo.ui.button(
+            label=setting.say("page.reset"), on_change=lambda _: self._reset()
+        )
+
+    def _run(self) -> None:
+        """Run what is written, beside the page, which goes on."""
+        if self.running:
+            return
+        self.running = True
+        self.setting.changed()
+        mo.Thread(target=self._wait).start()
+
+    def _wait(self) -> None:
+        """Wait for the run, and show what it printed."""
+        try:
+            time.sleep(SETTLE)
+            self.shown = self.editor.value
+            self.setting.progress.set(self.name, {"code": self.shown})
+            _ran(self.shown)
+        finally:
+            self.running = False
+            self.setting.changed()
+
+    def _reset(self) -> None:
+        """Go back to the lesson's own lines."""
+        self.setting.progress.set(self.name, {})
+        self.setting.restart()
+
+    def html(self) -> str:
+        """Return the program and what it prints."""
+        buttons = f'<div class="buttons">{self.run.text}{self.reset.text}</div>'
+        return (
+            f'<section class="program" id="{self.name}">{self.editor.text}{buttons}'
+            f'<p class="caption">{self.setting.say("page.output_of")}</p>'
+            f'<div role="status">{self._printed()}</div></section>'
+        )
+
+    def _printed(self) -> str:
+        """Return what the program printed, and what ended it if anything did."""
+        if self.running:
+            return f"<p>{self.setting.say('page.running')}</p>"
+        found = _ran(self.shown)
+        printed = f"<pre>{escape(found.printed)}</pre>"
+        ended = ending(found)
+        if ended is None:
+            return printed
+        message, facts = ended
+        told = say(f"grader.{message}", self.setting.language, **facts)
+        return f'{printed}<p class="verdict wrong">{escape(told)}</p>'

@@ -1,0 +1,575 @@
+"""The page of `scaledot lesson` in a browser without a network, in both languages.
+
+Every test ends with a look at what the page asked of any other machine, and at its console.
+"""
+
+import csv
+import http.client
+import http.server
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect as expecting
+
+from scaledot.lesson import answers, content
+from scaledot.lesson.tables import LANGUAGES
+from scaledot.lesson.texts import say
+
+WAIT = 30_000
+"""Milliseconds that anything may take; most takes a hundredth of it, on a busy machine a tenth."""
+SCREENS = os.environ.get("SCALEDOT_SCREENSHOTS")
+"""A folder for pictures of the pages, to be looked at."""
+LESSON = content.load()
+EXERCISE = LESSON.exercises["attention"]
+STEPS = [page.id for page in LESSON.pages]
+HEADER = EXERCISE.solution[: EXERCISE.solution.index("rng =")]
+
+
+def expect(locator, **more):
+    expecting.set_options(timeout=WAIT)
+    return expecting(locator, **more)
+
+
+class Server:
+    """`scaledot lesson`, started as a user does."""
+
+    def __init__(self, state):
+        self.state = state
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "scaledot", "lesson", "--lang", "tr", "--no-browser",
+             "--state", state],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.address = self.process.stdout.readline().strip()
+        parts = urlsplit(self.address)
+        self.root, self.port = f"http://{parts.netloc}", parts.port
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        self.process.stdout.close()
+        return self.process.wait(timeout=10)
+
+    def kept(self):
+        return json.loads(self.state.read_text(encoding="utf-8"))["lessons"]["attention"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("lesson") / "answers.json")
+    yield server
+    server.stop()
+
+
+def watch(context, address):
+    """Return a page of a context, and what it said and asked of other machines."""
+    root = address.partition("/?")[0]
+    page, said, asked = context.new_page(), [], []
+    page.on("console", lambda x: said.append(x.text) if x.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+
+    def refuse(route):
+        asked.append(route.request.url)
+        route.abort()
+
+    context.route(lambda url: not url.startswith((root, "data:", "blob:")), refuse)
+    page.goto(address)
+    return page, said, asked
+
+
+@pytest.fixture(scope="module")
+def tab(browser, server):
+    """One page that all tests use, since a fresh one loads marimo anew."""
+    context = browser.new_context(viewport={"width": 1100, "height": 1400})
+    page, said, asked = watch(context, server.address)
+    yield page, said, asked
+    context.close()
+
+
+@pytest.fixture
+def visit(tab, server):
+    """Go to a step in a language, with nothing answered yet; afterwards look at the console."""
+    page, said, asked = tab
+    server.state.unlink(missing_ok=True)
+
+    def go(language, step):
+        page.goto(f"{server.root}/?lang={language}&step={step}")
+        expect(page.locator(".lesson")).to_be_visible(timeout=WAIT)
+        return page
+
+    yield go
+    assert (said, asked) == ([], [])
+
+
+# ------------------------------------------------------------------------------------ the figure
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_slider_moves_the_figure(visit, server, language):
+    page = visit(language, "why")
+    figure = page.locator("figure.spread")
+    none, scaled = say("scale.none", language), say("scale.sqrt", language)
+    expect(figure.locator("figcaption")).to_have_text(f"d = 1024, {none}")
+    spread = figure.locator("dd").first
+    before, shape = spread.inner_text(), figure.locator("polyline").get_attribute("points")
+    slider = page.get_by_role("slider", name=say("figure.size", language))
+    expect(slider).to_have_attribute("aria-valuetext", "1024")
+    for _ in range(4):
+        slider.press("ArrowLeft")
+    expect(figure.locator("figcaption")).to_have_text(f"d = 64, {none}")
+    expect(slider).to_have_attribute("aria-valuetext", "64")
+    assert spread.inner_text() != before
+    assert figure.locator("polyline").get_attribute("points") != shape
+    page.get_by_role("radio", name=scaled).click()
+    expect(figure.locator("figcaption")).to_have_text(f"d = 64, {scaled}")
+    measured = re.match(r"[\d.,]+", spread.inner_text())[0]
+    assert float(measured.replace(",", ".")) == pytest.approx(1, abs=0.05)
+    page.reload()
+    expect(figure.locator("figcaption")).to_have_text(f"d = 64, {scaled}")
+    losses = page.locator("figure.training polyline")
+    expect(losses).to_have_count(2)
+    assert server.kept()["figure-spread"]["setting"] == {"d": 64, "scale": "sqrt"}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_lessons_own_lines_print_its_numbers_and_can_be_changed(visit, server, language):
+    page = visit(language, "numbers")
+    program = page.locator(".program")
+    printed = "4 2.0 1.0\n64 8.1 1.01\n1024 32.0 1.0"
+    expect(program.locator("pre")).to_have_text(printed)
+    editor = program.get_by_role("textbox")
+    editor.fill(LESSON.codes["numbers.py"].replace("(4, 64, 1024)", "(4, 1)"))
+    run = program.get_by_role("button", name=say("page.try", language))
+    run.click()
+    expect(program.locator("pre")).to_have_text(re.compile(r"4 2\.0 1\.0\n1 1\.0 [01]\.\d+"))
+    page.reload()
+    expect(editor).to_contain_text("(4, 1)")
+    editor.fill("1 / 0")
+    run.click()
+    expect(program.get_by_role("status")).to_contain_text("ZeroDivisionError")
+    program.get_by_role("button", name=say("page.reset", language)).click()
+    expect(program.locator("pre")).to_have_text(printed)
+    expect(editor).to_contain_text("(4, 64, 1024)")
+
+
+# --------------------------------------------------------------------------------- the questions
+
+
+def answer(page, language, question, given):
+    """Answer a question as a reader does."""
+    card = page.locator(f"[id='{question.id}']")
+    if question.kind == "choice":
+        option = next(x for x in question.options if x.id == given)
+        name = re.compile(f"^{re.escape(option.text[language])}$")
+        card.get_by_role("radio", name=name).click()
+    elif question.kind == "blank":
+        field = card.get_by_role("textbox", name=say("page.blank", language))
+        field.fill(given)
+        field.press("Enter")
+    else:
+        for pair, place in zip(question.pairs, given, strict=True):
+            right = question.pairs[int(place)].right[language]
+            card.get_by_role("combobox", name=pair.left[language]).select_option(label=right)
+    return card.get_by_role("status")
+
+
+def answers_of(question):
+    """Return the right answer, and every wrong one that has a reason."""
+    if question.kind == "choice":
+        wrong = [x.id for x in question.options if x.id != question.answer]
+        return question.answer, wrong
+    if question.kind == "blank":
+        return question.accept[0], [x.text for x in question.near]
+    right = [str(place) for place in range(len(question.pairs))]
+    return right, [right[::-1]]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", LESSON.questions)
+def test_every_question_right_and_wrong(visit, server, language, name):
+    step = next(p.id for p in LESSON.pages if ("question", name) in p.markers("en"))
+    page = visit(language, step)
+    question = LESSON.questions[name]
+    right, wrong = answers_of(question)
+    for given in wrong:
+        status = answer(page, language, question, given)
+        expect(status).to_contain_text("✗")
+        if question.kind != "match":
+            (place,) = answers.judge(question, given).wrong
+            reason = (question.options if question.kind == "choice" else question.near)[place].why
+            plain = re.split(r"[$`]", reason[language])[0].strip()
+            expect(status).to_contain_text(plain)
+    expect(page.locator(".score")).to_contain_text(re.compile(r"\b0\b"))
+    status = answer(page, language, question, right)
+    expect(status).to_contain_text("✓ " + say("page.right", language))
+    expect(page.locator(".score")).to_have_text(say("page.score", language, points=1, most=10))
+    kept = server.kept()[name]
+    assert (kept["first"]["answer"], kept["best"]["answer"]) == (wrong[0], right)
+    assert kept["tries"] >= len(wrong) + 1
+
+
+def test_a_question_is_answered_by_keys_alone(visit):
+    page = visit("en", "attention")
+    card = page.locator("#divide-by")
+    card.get_by_role("radio").first.focus()
+    page.keyboard.press("Space")
+    expect(card.get_by_role("status")).to_contain_text("✗")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(card.get_by_role("radio", name="8", exact=True)).to_be_checked()
+    expect(card.get_by_role("status")).to_contain_text("✓")
+    expect(card.get_by_role("radio", name="8", exact=True)).to_be_focused()
+
+
+# --------------------------------------------------------------------------------- the exercise
+
+WRONG = {
+    "scale.none": "def attention(Q, K, V):\n    A = softmax(Q @ K.T)\n    return A @ V, A\n",
+    "axis.queries": "def attention(Q, K, V):\n"
+    "    A = softmax(Q @ K.T / np.sqrt(Q.shape[-1]), 0)\n    return A @ V, A\n",
+    "returns.output_only": "def attention(Q, K, V):\n"
+    "    return softmax(Q @ K.T / np.sqrt(Q.shape[-1])) @ V\n",
+}
+
+
+def grade(page, language, code, name="attention"):
+    """Write code into the editor, have it judged, and return where the verdict stands."""
+    card = page.locator(f"[id='{name}']")
+    tries = card.get_by_role("status").locator(".caption")
+    before = int(re.search(r"\d+", tries.inner_text())[0]) if tries.count() else 0
+    editor = card.get_by_role("textbox", name=say("page.code", language))
+    editor.fill(code)
+    card.get_by_role("button", name=say("page.run", language)).click()
+    status = card.get_by_role("status")
+    expect(tries).to_contain_text(say("page.tries", language, n=before + 1))
+    return card, status
+
+
+def plain(text):
+    """Return what a text of Markdown looks like before its first code or formula."""
+    return re.split(r"[$`]", text)[0].strip()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_is_named_and_its_ladder_climbed(visit, server, language, mistake):
+    page = visit(language, "exercise")
+    card, status = grade(page, language, HEADER + WRONG[mistake])
+    hints = EXERCISE.mistakes[mistake]
+    expect(status).to_contain_text(plain(hints.did[language]))
+    more = card.get_by_role("button", name=say("page.hint", language))
+    more.click()
+    expect(card.locator(".hints")).to_contain_text(plain(hints.why[language]))
+    expect(card.locator(".hints figure")).to_be_visible()
+    more.click()
+    expect(card.locator(".hints")).to_contain_text(plain(hints.where[language]))
+    assert "np.sqrt(d_k)" not in card.locator(".hints").inner_text()
+    more.click()
+    expect(card.locator(".hints")).to_contain_text("S = Q @ K.T / np.sqrt(d_k)")
+    expect(more).to_have_count(0)
+    kept = server.kept()["attention"]
+    assert (kept["most_hints"], kept["last"]["answer"]["mistakes"]) == (4, [mistake])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_right_solution_passes(visit, server, language):
+    page = visit(language, "exercise")
+    card, status = grade(page, language, EXERCISE.solution.replace("round(3)", "round(2)"))
+    message = say("grader.prints", language, row=3, column=8)
+    expect(status).to_contain_text(message)
+    expect(card.locator("pre.printed mark")).to_have_text("5.  ]")
+    card, status = grade(page, language, EXERCISE.solution)
+    expect(status).to_contain_text(say("grader.right", language))
+    expect(card.locator("mark")).to_have_count(0)
+    assert card.locator("pre.printed").inner_text().strip() == EXERCISE.expected.strip()
+    card.get_by_text(say("page.solution", language), exact=True).first.click()
+    expect(card.locator("details .beside")).to_be_visible()
+    assert server.kept()["attention"]["best"]["score"] == 1
+    card, status = grade(page, language, HEADER + WRONG["scale.none"])
+    kept = server.kept()["attention"]
+    assert (kept["tries"], kept["best"]["score"], kept["last"]["score"] < 1) == (3, 1, True)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_further_exercises_are_judged_the_same_way(visit, language):
+    page = visit(language, "beyond")
+    for name in ("softmax", "causal", "merge"):
+        _, status = grade(page, language, LESSON.exercises[name].solution, name)
+        expect(status).to_contain_text(say("grader.right", language))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_an_endless_loop_is_stopped_and_said_so(visit, server, language):
+    page = visit(language, "exercise")
+    code = "x = 1\nwhile True:\n    x += 1\n"
+    card, status = grade(page, language, code)
+    told = status.inner_text()
+    assert any(say("grader.timeout", language, line=line) in told for line in (2, 3))
+    assert server.kept()["attention"]["code"] == code
+    expect(card.get_by_role("textbox")).to_contain_text("while True:")
+    _, status = grade(page, language, EXERCISE.solution)
+    expect(status).to_contain_text(say("grader.right", language))
+
+
+def test_starting_over_brings_the_starter_back(visit, server):
+    page = visit("tr", "exercise")
+    card, _ = grade(page, "tr", "x = 1")
+    card.get_by_role("button", name=say("page.reset", "tr")).click()
+    expect(card.get_by_role("textbox")).to_contain_text("# buraya yaz")
+    assert "code" not in server.kept()["attention"]
+    page.get_by_role("link", name="English").click()
+    expect(page.locator("#attention").get_by_role("textbox")).to_contain_text("# write here")
+
+
+# ------------------------------------------------------------------------------ nothing is lost
+
+
+def test_reload_language_switch_and_restart_lose_nothing(browser, tmp_path):
+    state = tmp_path / "answers.json"
+    first = Server(state)
+    context = browser.new_context(viewport={"width": 1100, "height": 1400})
+    page, said, asked = watch(context, first.address)
+    go = f"{first.root}/?lang=tr&step="
+    page.goto(f"{go}numbers")
+    blank, match = LESSON.questions["blank-scale"], LESSON.questions["match-effects"]
+    expect(answer(page, "tr", blank, "sqrt")).to_contain_text("✓")
+    expect(answer(page, "tr", match, ["0", "1", "3", "2"])).to_contain_text("2 / 4")
+    page.goto(f"{go}exercise")
+    grade(page, "tr", HEADER + WRONG["scale.none"])
+
+    def all_is_there(root, language):
+        page.goto(f"{root}/?lang={language}&step=numbers")
+        field = page.get_by_role("textbox", name=say("page.blank", language))
+        expect(field).to_have_value("sqrt")
+        chosen = page.locator("#match-effects").get_by_role("combobox")
+        expect(chosen.nth(2)).to_have_value(match.pairs[3].right[language])
+        expect(page.locator(".score")).to_contain_text("2,2" if language == "tr" else "2.2")
+        page.goto(f"{root}/?lang={language}&step=exercise")
+        card = page.locator("#attention")
+        expect(card.get_by_role("textbox")).to_contain_text("A = softmax(Q @ K.T)")
+        told = EXERCISE.mistakes["scale.none"].did[language]
+        expect(card.get_by_role("status")).to_contain_text(told)
+
+    page.reload()
+    all_is_there(first.root, "tr")
+    page.get_by_role("link", name="English").click()
+    expect(page.locator("html")).to_have_attribute("lang", "en")
+    all_is_there(first.root, "en")
+    assert (said, asked) == ([], [])
+    assert first.stop() == 0
+    context.close()
+    second = Server(state)
+    context = browser.new_context(viewport={"width": 1100, "height": 1400})
+    page, said, asked = watch(context, second.address)
+    all_is_there(second.root, "tr")
+    second.stop()
+    context.close()
+    assert asked == []
+
+
+def test_a_lost_server_is_told_in_words(browser, tmp_path):
+    server = Server(tmp_path / "answers.json")
+    context = browser.new_context()
+    page, _, asked = watch(context, server.address)
+    expect(page.locator(".lesson")).to_be_visible(timeout=WAIT)
+    server.stop()
+    closed = page.locator("[data-connection-state=CLOSED]")
+    expect(closed).to_have_count(1, timeout=WAIT)
+    banner = closed.evaluate("x => getComputedStyle(x, '::before').content")
+    assert say("page.lost", "tr") in banner
+    assert say("page.lost", "en") in banner
+    context.close()
+    assert asked == []
+
+
+def test_answers_are_downloaded(visit):
+    page = visit("tr", "attention")
+    expect(answer(page, "tr", LESSON.questions["divide-by"], "64")).to_contain_text("✗")
+    for kind in ("JSON", "CSV"):
+        with page.expect_download() as waiting:
+            page.get_by_text(f"{say('page.export', 'tr')} ({kind})").click()
+        assert waiting.value.suggested_filename == f"lesson.{kind.lower()}"
+        text = Path(waiting.value.path()).read_text(encoding="utf-8-sig")
+        if kind == "JSON":
+            assert json.loads(text)["lessons"]["attention"]["divide-by"]["last"]["answer"] == "64"
+        else:
+            (row,) = csv.DictReader(text.splitlines())
+            assert (row["item"], row["tries"], row["last"]) == ("divide-by", "1", "0.0")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_those_who_only_read_see_all_answers(visit, language):
+    page = visit(language, "answers")
+    main = page.locator("main")
+    assert main.locator(".card").count() == len(LESSON.questions) + len(LESSON.exercises)
+    for question in LESSON.questions.values():
+        expect(main).to_contain_text(plain(question.prompt[language]))
+        for reason in [x.why[language] for x in (*question.options, *question.near)]:
+            expect(main).to_contain_text(plain(reason))
+    for exercise in LESSON.exercises.values():
+        expect(main).to_contain_text(exercise.expected.strip().splitlines()[0].strip())
+
+
+# ------------------------------------------------------------------------------------- strangers
+
+
+def ask(server, path="/", method="GET", **headers):
+    """Ask the server something without the browser's cookie, and return the status."""
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
+        connection.request(method, path, headers={"Host": f"127.0.0.1:{server.port}", **headers})
+        response = connection.getresponse()
+        response.read()
+        return response.status, {name.lower(): x for name, x in response.getheaders()}
+
+
+def test_without_token_or_from_elsewhere_nothing_is_served(server):
+    path = f"/?{urlsplit(server.address).query}"
+    status, headers = ask(server, path)
+    assert status in (200, 303)
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "access-control-allow-origin" not in headers
+    status, headers = ask(server)
+    assert status in (303, 401, 403)
+    assert headers.get("location", "/auth/login").startswith(("/auth/login", server.root + "/auth"))
+    assert ask(server, path, Host="evil.example")[0] == 403
+    assert ask(server, path, Host=f"evil.example:{server.port}")[0] == 403
+    assert ask(server, path, Origin="http://evil.example")[0] == 403
+    assert ask(server, path, Origin=f"http://127.0.0.1:{server.port + 1}")[0] == 403
+    assert ask(server, path, Origin="null")[0] == 403
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+               "Sec-WebSocket-Key": "c2NhbGVkb3RzY2FsZWRvdA=="}  # fmt: skip
+    for origin in ("http://evil.example", f"http://localhost:{server.port + 1}"):
+        assert ask(server, "/ws?session_id=s", Origin=origin, **upgrade)[0] == 403
+
+
+STRANGER = """<!doctype html><title>stranger</title><script>
+const root = "ROOT";
+const post = (path) => fetch(root + path, {method: "POST", credentials: "include",
+  headers: {"Content-Type": "text/plain"}, body: JSON.stringify({objectIds: ["x"], values: [1]})})
+  .then((r) => "read " + r.status, () => "refused");
+const socket = () => new Promise((done) => {
+  const ws = new WebSocket(root.replace("http", "ws") + "/ws?session_id=s1");
+  ws.onopen = () => done("opened"); ws.onerror = () => done("refused");
+});
+window.result = Promise.all([
+  fetch(root + "/", {credentials: "include"}).then((r) => "read " + r.status, () => "refused"),
+  post("/api/kernel/set_ui_element_value"), post("/api/kernel/instantiate"),
+  post("/api/kernel/run"), socket(),
+]);
+</script>"""
+
+
+def test_a_page_on_another_origin_can_change_nothing(visit, server, tab):
+    visit("tr", "exercise")
+    before = server.state.read_bytes() if server.state.exists() else b""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(STRANGER.replace("ROOT", server.root).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as stranger:
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
+        page = tab[0].context.browser.contexts[-1].new_page()  # with the lesson's cookie
+        page.context.unroute_all()
+        page.goto(f"http://127.0.0.1:{stranger.server_port}/")
+        assert page.evaluate("window.result") == ["refused"] * 5
+        page.close()
+        stranger.shutdown()
+    assert (server.state.read_bytes() if server.state.exists() else b"") == before
+
+
+# ------------------------------------------------------------------------------------ how it looks
+
+
+TOO_WIDE = """() => {
+  const found = [];
+  const walk = (x) => {
+    if (x.matches("pre, .cm-editor, .katex-mathml, .hide-tail")) return;  // they scroll, or are cut
+    if (x.getBoundingClientRect().right > innerWidth + 1) found.push(x.outerHTML.slice(0, 90));
+    for (const child of [...x.children, ...(x.shadowRoot?.children || [])]) walk(child);
+  };
+  walk(document.querySelector(".lesson"));
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_step_fits_its_window(browser, server, language, width, scheme):
+    server.state.unlink(missing_ok=True)
+    context = browser.new_context(
+        viewport={"width": width, "height": 2400}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page, said, asked = watch(context, server.address)
+    for step in (*STEPS, "answers"):
+        page.goto(f"{server.root}/?lang={language}&step={step}")
+        expect(page.locator("main h1")).to_be_visible(timeout=WAIT)
+        if step in ("exercise", "numbers"):
+            expect(page.locator(".cm-content")).to_be_visible()
+        if step == "exercise":
+            grade(page, language, HEADER + WRONG["scale.none"])
+            page.get_by_role("button", name=say("page.hint", language)).click()
+            expect(page.locator(".hints figure")).to_be_visible()
+        page.wait_for_timeout(700)  # marimo's controls are dressed every 300 ms
+        wide = page.evaluate(TOO_WIDE)
+        assert wide == []
+        if SCREENS:
+            page.screenshot(path=Path(SCREENS) / f"{step}-{language}-{width}-{scheme}.png")
+    context.close()
+    assert (said, asked) == ([], [])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser, server, axe, scheme):
+    server.state.unlink(missing_ok=True)
+    context = browser.new_context(
+        viewport={"width": 1100, "height": 1400}, color_scheme=scheme, bypass_csp=True
+    )
+    page, _, asked = watch(context, server.address)
+    for step in (*STEPS, "answers"):
+        page.goto(f"{server.root}/?lang=tr&step={step}")
+        expect(page.locator("main h1")).to_be_visible(timeout=WAIT)
+        if step == "exercise":
+            grade(page, "tr", HEADER + WRONG["scale.none"])
+            page.get_by_role("button", name=say("page.hint", "tr")).click()
+        page.wait_for_timeout(700)  # names are given to marimo's controls every 300 ms
+        page.evaluate(axe)
+        found = page.evaluate(
+            "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
+        )
+        problems = [(x["id"], [n["html"][:160] for n in x["nodes"]]) for x in found["violations"]]
+        assert problems == [], step
+    context.close()
+    assert asked == []
+
+
+def test_the_picture_of_the_readme(browser, server, tmp_path):
+    """`SCALEDOT_SCREENSHOTS=docs/images pytest tests/browser -k readme` writes it."""
+    server.state.unlink(missing_ok=True)
+    context = browser.new_context(viewport={"width": 960, "height": 1200})
+    page, said, asked = watch(context, server.address)
+    page.goto(f"{server.root}/?lang=en&step=why")
+    expect(page.locator("figure.training polyline")).to_have_count(2)
+    page.evaluate("document.fonts.ready")
+    page.wait_for_timeout(500)  # fonts of formulas are asked for when a formula is set
+    page.evaluate("document.fonts.ready")
+    picture = Path(SCREENS or tmp_path) / "lesson.png"
+    page.screenshot(path=picture)
+    context.close()
+    assert picture.stat().st_size > 20_000
+    assert (said, asked) == ([], [])

@@ -1,0 +1,333 @@
+"""The lesson judges code by what it does: limits, the bank of mistakes, verdicts, the shell."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from scaledot import cli
+from scaledot.lesson import content, mistakes, recipes, texts
+from scaledot.lesson.judge import CHECKS, judge
+from scaledot.lesson.mistakes import alike, bank, names
+from scaledot.lesson.run import Limits, run
+from scaledot.lesson.tables import LANGUAGES
+
+LESSON = content.load()
+EXERCISE = LESSON.exercises["attention"]
+QUICK = Limits(seconds=0.4)
+# Where the system sets no limit of memory (Windows, macOS) the child watches itself.
+WATCHED = Limits(seconds=20, memory=2**27, system=False)
+
+MODEL = EXERCISE.solution
+BODY = """\
+def attention(Q, K, V):
+    d_k = Q.shape[-1]
+    S = Q @ K.T / np.sqrt(d_k)
+    A = softmax(S, eksen=-1)
+    return A @ V, A
+"""
+assert BODY in MODEL
+
+
+def solved(body):
+    """Return the starter's softmax and a body of `attention`, without what is to be printed."""
+    return MODEL[: MODEL.index("rng =")] + body
+
+
+# ------------------------------------------------------------------------------------ the bank
+
+
+@pytest.mark.parametrize("family", recipes.FAMILIES)
+def test_every_single_mistake_is_told_from_every_other(family):
+    known = bank(recipes.FAMILIES[family])
+    singles = [(wrong, outcomes) for wrong, outcomes in known.entries if len(wrong) <= 1]
+    assert {wrong for wrong, _ in singles} == {
+        (),
+        *((name,) for name in names(recipes.FAMILIES[family])),
+    }
+    for wrong, outcomes in singles:
+        assert known.name(outcomes) == wrong
+        for other, others in singles:
+            if wrong != other:
+                assert not all(map(alike, outcomes, others)), (wrong, other)
+
+
+def test_pairs_are_named_or_do_what_something_simpler_does():
+    known = bank(recipes.ATTENTION)
+    pairs = [(wrong, outcomes) for wrong, outcomes in known.entries if len(wrong) == 2]
+    named = [known.name(outcomes) == wrong for wrong, outcomes in pairs]
+    assert sum(named) > 0.8 * len(pairs)
+    assert known.name(()) == ()  # of no case at all nothing is wrong; `judge` asks before
+    assert ("scale.d", "axis.queries") in [wrong for wrong, _ in pairs]
+
+
+def test_what_is_alike():
+    def outcome(values, dtype="float64", several=False):
+        result = mistakes.Result(np.array(values, float), dtype)
+        return mistakes.Outcome((result,), several)
+
+    assert alike(outcome([1.0]), outcome([1 + 1e-9]))
+    assert not alike(outcome([1.0]), outcome([1 + 1e-6]))
+    assert alike(outcome([1.0], "float32"), outcome([1 + 1e-6]))
+    assert alike(outcome([np.nan]), outcome([np.nan]))
+    assert not alike(outcome([1.0]), outcome([1.0], several=True))
+    assert not alike(outcome([1.0]), outcome([[1.0]]))
+
+
+# -------------------------------------------------------------------------------- one run's limits
+
+
+@pytest.mark.parametrize(
+    ("code", "stage", "line"),
+    [
+        ("x = 1\nwhile True:\n    pass", "timeout", 2),
+        ("import time\n\ntime.sleep(60)", "timeout", 3),
+        ("while True:\n    print('x' * 100)", "output", 2),
+        ("import os\nos._exit(3)", "died", None),
+    ],
+)
+def test_what_does_not_end_well_is_stopped(code, stage, line):
+    found = run(code, "attention", recipes.ATTENTION.cases, QUICK)
+    assert found.stage == stage
+    assert line is None or found.line in (line, line + 1)
+    assert len(found.printed) <= QUICK.output
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "line"),
+    [
+        ("x = 1\ndef f(:\n", "SyntaxError", 2),
+        ("x = 1\n1 / 0", "ZeroDivisionError", 2),
+        ("raise SystemExit", "SystemExit", 1),
+        ("x = input()", "EOFError", 1),
+        ("def f():\n    f()\n\nf()", "RecursionError", 2),
+        ("import nonsense", "ModuleNotFoundError", 1),
+    ],
+)
+def test_errors_come_with_the_learners_line(code, kind, line):
+    found = run(code, limits=QUICK)
+    assert found.stage == ("syntax" if kind == "SyntaxError" else "raised")
+    assert (found.error.kind, found.error.line) == (kind, line)
+
+
+def test_memory_is_limited_with_and_without_the_system():
+    code = "held = []\nwhile True:\n    held.append(bytearray(10**7))"
+    assert run(code, limits=WATCHED)[0] == "memory"
+    if sys.platform == "linux":
+        found = run(code, limits=Limits(seconds=20))
+        assert (found.stage, found.error.kind, found.error.line) == ("raised", "MemoryError", 3)
+        assert judge(EXERCISE, code).message == "memory"
+
+
+def test_a_run_keeps_to_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "x")
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import os, pathlib\nprint('SECRET' in os.environ, os.listdir())\n"
+        "pathlib.Path('made').write_text('x')\nprint('ğüşıİöç')"
+    )
+    found = run(code)
+    assert (found.stage, found.printed) == ("done", "False []\nğüşıİöç\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_function_returns_is_seen():
+    code = (
+        "import numpy as np, sys\n"
+        "def f(x):\n    print('hidden')\n    x += 1\n"
+        "    return x[:1], None, [1, [2]], np.float32([2])\n"
+        "sys.stderr.write('careful')"
+    )
+    found = run(code, "f", ["(np.array([1.0, 2.0]),)"])
+    assert (found.printed, found.complained, found.touched) == ("", "careful", True)
+    (outcome,) = found.outcomes
+    one, nothing, ragged, single = outcome.results
+    assert outcome.several
+    assert (one.values.tolist(), nothing, ragged) == ([2.0], "NoneType", "list")
+    assert single.dtype == "float32"
+    assert run("def f(x): return x[5]", "f", ["(np.ones(2),)"]).outcomes[0].error.line == 1
+
+
+# ------------------------------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize("name", LESSON.exercises)
+def test_the_solution_passes_and_the_starter_does_not(name):
+    exercise = LESSON.exercises[name]
+    verdict = judge(exercise, exercise.solution)
+    assert (verdict.right, verdict.message, verdict.score) == (True, "right", 1.0)
+    assert not judge(exercise, exercise.started("tr")).right
+
+
+# Programs as learners write them, in every style: the mistake is named by what they return.
+SUBMITTED = {
+    ("key.not_transposed",): "    A = softmax(Q @ K / np.sqrt(Q.shape[1]))\n    return A @ V, A",
+    ("scale.none",): "    A = softmax(np.einsum('td,sd->ts', Q, K))\n    return A @ V, A",
+    ("scale.d",): "    A = softmax(Q @ K.T / Q.shape[-1])\n    return A @ V, A",
+    ("scale.times",): "    A = softmax(Q @ K.T * np.sqrt(Q.shape[-1]))\n    return A @ V, A",
+    ("scale.sqrt_length",): "    A = softmax(Q @ K.T / len(Q) ** 0.5)\n    return A @ V, A",
+    ("scale.sqrt_dv",): "    A = softmax(Q @ K.T / np.sqrt(V.shape[1]))\n    return A @ V, A",
+    ("place.after_softmax",): "    A = softmax(Q @ K.T) / Q.shape[1] ** 0.5\n    return A @ V, A",
+    ("place.on_output",): "    A = softmax(Q @ K.T)\n    return A @ V / Q.shape[1] ** 0.5, A",
+    ("softmax.not_divided",): "    S = Q @ K.T / np.sqrt(Q.shape[1])\n"
+    "    A = np.exp(S - S.max(1, keepdims=True))\n    return A @ V, A",
+    ("softmax.no_keepdims",): "    S = Q @ K.T / np.sqrt(Q.shape[1])\n"
+    "    A = np.exp(S - S.max(1, keepdims=True))\n    A = A / A.sum(1)\n    return A @ V, A",
+    ("softmax.none",): "    A = Q @ K.T / np.sqrt(Q.shape[1])\n    return A @ V, A",
+    ("peak.kept",): "    A = np.exp(Q @ K.T / np.sqrt(Q.shape[1]))\n"
+    "    A = A / A.sum(1, keepdims=True)\n    return A @ V, A",
+    ("peak.of_all",): "    S = Q @ K.T / np.sqrt(Q.shape[1])\n    A = np.exp(S - S.max())\n"
+    "    A /= A.sum(1, keepdims=True)\n    return A @ V, A",
+    ("axis.queries",): "    A = softmax(Q @ K.T / np.sqrt(Q.shape[1]), 0)\n    return A @ V, A",
+    ("axis.all",): "    A = softmax(Q @ K.T / np.sqrt(Q.shape[1]), None)\n    return A @ V, A",
+    ("value.forgotten",): "    A = softmax(Q @ K.T / np.sqrt(Q.shape[1]))\n    return A, A",
+    ("value.elementwise",): "    A = softmax(Q @ K.T / np.sqrt(Q.shape[1]))\n    return A * V, A",
+    ("returns.swapped",): "    A = softmax(Q @ K.T / np.sqrt(Q.shape[1]))\n    return A, A @ V",
+    ("returns.output_only",): "    return softmax(Q @ K.T / np.sqrt(Q.shape[1])) @ V",
+    ("returns.weights_only",): "    return softmax(Q @ K.T / np.sqrt(Q.shape[1]))",
+    ("scale.none", "returns.output_only"): "    return softmax(Q @ K.T) @ V",
+    ("scale.d", "axis.all"): "    A = softmax(Q @ K.T / Q.shape[1], None)\n    return A @ V, A",
+    (): "    S = np.array([[sum(a * b for a, b in zip(q, k)) for k in K] for q in Q])\n"
+    "    A = softmax(S / np.sqrt(Q.shape[1]))\n    return A @ V, A",
+}
+
+
+def test_every_mistake_is_submitted_once():
+    singles = [name for wrong in SUBMITTED if len(wrong) == 1 for name in wrong]
+    assert sorted(singles) == sorted(names(recipes.ATTENTION))
+
+
+@pytest.mark.parametrize("wrong", SUBMITTED, ids=" ".join)
+def test_mistakes_are_named_through_the_grader(wrong):
+    code = solved(f"def attention(Q, K, V):\n{SUBMITTED[wrong]}\n")
+    verdict = judge(EXERCISE, code)
+    assert verdict.mistakes == wrong
+    assert ("values" in verdict.passed) == (wrong == ())
+    for language in LANGUAGES:
+        told = texts.message(verdict, EXERCISE, language)
+        for name in wrong:
+            assert EXERCISE.mistakes[name].did[language] in told
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "facts"),
+    [
+        (MODEL.replace(BODY, "def attention(Q, K, V): pass\n"), "raised", {"kind": "TypeError"}),
+        (BODY, "call_raised", {"line": 3, "kind": "NameError"}),
+        ("def attention(Q, K, V): return", "nothing", {}),
+        ("def attention(Q, K, V): return Q, K, V", "count", {"got": 3, "want": 2}),
+        ("def attention(Q, K, V): return 'a', 'b'", "kind", {"result": 1, "got": "str"}),
+        ("def attention(Q, K, V): return Q, K", "shape", {"got": "(3, 8)", "want": "(3, 4)"}),
+        ("def attention(Q, K, V): return Q[:, :4], K", "value", {"entry": "[0, 0]"}),
+        ("def atention(Q, K, V): return", "missing", {"functions": "atention"}),
+        (MODEL + "print(1)", "prints", {"row": 5, "column": 1}),
+        (MODEL.replace("round(3)", "round(2)"), "prints", {"row": 3, "column": 8}),
+        (solved(BODY.replace("    d_k", "    Q *= 1 + 1e-12\n    d_k")), "touched", {}),
+    ],
+)
+def test_what_no_mistake_explains_is_told_without_a_guess(code, message, facts):
+    verdict = judge(EXERCISE, code)
+    assert (verdict.message, verdict.mistakes) == (message, ())
+    assert facts.items() <= verdict.facts.items()
+    assert 0 <= verdict.score < 1
+    for language in LANGUAGES:
+        assert "{" not in texts.message(verdict, EXERCISE, language)
+
+
+def test_a_program_that_stops_half_way_is_judged_by_its_function():
+    code = "import numpy as np\n" + BODY.replace("softmax(S, eksen=-1)", "S") + "\n1 / 0"
+    verdict = judge(EXERCISE, code)
+    assert verdict.mistakes == ("softmax.none",)
+    assert verdict.passed == ("defines", "returns", "keeps")
+    assert json.loads(json.dumps(verdict.to_dict()))["mistakes"] == ["softmax.none"]
+
+
+def test_ladders_have_a_rung_for_all_that_is_known():
+    named = judge(EXERCISE, solved("def attention(Q, K, V):\n    return softmax(Q @ K.T) @ V\n"))
+    assert texts.rungs(named) == texts.RUNGS
+    for language in LANGUAGES:
+        hints = [texts.hint(named, EXERCISE, rung, language) for rung in texts.RUNGS[:3]]
+        assert hints[0] == EXERCISE.mistakes["scale.none"].did[language]
+        assert len(set(hints)) == 3
+    assert texts.rungs(judge(EXERCISE, "")) == ("did", "solution")
+    assert texts.rungs(judge(EXERCISE, MODEL)) == ()
+
+
+# ------------------------------------------------------------------------------------- the shell
+
+
+@pytest.fixture
+def shell(capsys):
+    """Run one command line in this process: exit code, stdout, stderr."""
+
+    def run(*arguments):
+        code = cli.shell(["lesson", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_grade_at_the_shell(shell, tmp_path, language):
+    file = tmp_path / "my_solution.py"
+    file.write_text(MODEL, encoding="utf-8")
+    code, out, err = shell("grade", file, "--exercise", "attention", "--lang", language)
+    assert (code, err) == (0, "")
+    assert out.count("✓") == len(CHECKS)
+    assert texts.say("grader.right", language) in out
+    file.write_text(solved("def attention(Q, K, V):\n    return 1\n"), encoding="utf-8")
+    code, out, _ = shell("grade", file, "--exercise", "attention", "--lang", language)
+    assert code == 1
+    assert "✗" in out
+
+
+def test_grade_for_scripts(shell, tmp_path):
+    file = tmp_path / "my_solution.py"
+    file.write_text("def attention(Q, K, V): return Q @ K.T", encoding="utf-8")
+    code, out, _ = shell("grade", file, "--exercise", "attention", "--json")
+    assert code == 1
+    found = json.loads(out)
+    assert (found["exercise"], found["right"], found["score"]) == ("attention", False, 0.5)
+    assert (found["message"], found["facts"]) == ("count", {"got": 1, "want": 2})  # three mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["grade", "none.py", "--exercise", "attention"], "none.py: No such file"),
+        (["grade", "none.py", "--exercise", "atention"], "did you mean 'attention'"),
+        (["grade", "none.py", "--exercise", "attention", "--lang", "de"], "valid are: tr, en"),
+        (["grade", "none.py"], "--exercise"),
+        (["--lang", "tr", "check", "none"], "options of the page come without `check`"),
+        (["check", "none"], "none is no lesson: a lesson is a folder with a lesson.toml"),
+    ],
+)
+def test_what_the_shell_refuses(shell, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = shell(*arguments)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"scaledot: .+\n", err)
+    assert message in err
+
+
+def test_the_page_says_what_it_needs(shell, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "marimo", None)
+    monkeypatch.delitem(sys.modules, "scaledot.lesson.page.serve", raising=False)
+    code, _, err = shell("--state", tmp_path / "state.json")
+    assert code == 2
+    assert 'needs marimo: pip install "scaledot[lesson]"' in err
+    (tmp_path / "state.json").write_text("?")
+    code, _, err = shell("--state", tmp_path / "state.json")
+    assert code == 2
+    assert "name another with --state" in err
+
+
+def test_the_language_of_the_locale(monkeypatch):
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LANG", "tr_TR.UTF-8")
+    assert texts.usual_language() == "tr"
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert texts.usual_language() == "en"

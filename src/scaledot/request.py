@@ -73,6 +73,8 @@ class Results:
         self._xp = np if on_host else problem.xp
         self._problem = problem
         self._request = request
+        self.given = frozenset(out)
+        """Those whose memory is the caller's."""
         self._canvases: dict[str, Canvas] = {}
 
         def place(name: str, *tail: int, dtype: Any = None) -> None:

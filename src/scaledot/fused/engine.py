@@ -18,7 +18,8 @@ from scaledot.results import TopK
 from scaledot.statistics import Moments
 
 STREAM_BYTES = 2**23
-"""Weights of more bytes are written past the caches, which they would only empty."""
+"""Weights of more bytes are written past the caches, which they would only empty; but not into
+fresh memory, whose pages the system has just filled with zeros and left there."""
 NOTED_BYTES = 2**20
 """What kernels note of rows, sums and candidates, that is in memory at once; the rows go in parts
 of the same size for any number of threads, so that the bits are the same."""
@@ -105,7 +106,10 @@ def _run_part(
     """Fill the results of a part; `index` is its place."""
     places = _places(problem, request, results, index)
     if request.more:
-        received = _observe(problem, request, places, blocks)
+        lead = None
+        if places.weights is not None and "weights" in results.given:
+            lead = _lead(places.weights)
+        received = _observe(problem, request, places, lead, blocks)
         if received is not None:
             results.add("received", (*index[:-1], WHOLE), received)
     elif not _attend(problem, places, blocks):
@@ -198,7 +202,7 @@ def _attend(problem: Problem, places: Places, blocks: Blocks) -> bool:
 
 
 def _observe(
-    problem: Problem, request: Request, places: Places, blocks: Blocks
+    problem: Problem, request: Request, places: Places, lead: int | None, blocks: Blocks
 ) -> np.ndarray | None:
     """Write all that is wanted; return what each key receives, if that is."""
     weights, wants_received = places.weights, "received" in request.statistics
@@ -208,7 +212,7 @@ def _observe(
         k=places.tops.shape[-1],
         received=wants_received,
         weights=None if weights is None else lies(weights),
-        lead=None if weights is None else _lead(weights),
+        lead=lead,
     )
     given = inputs(problem, places.out, has_rows=True, block_keys=blocks.keys, wanted=wanted)
     its, sums = given.its, sum_type(problem)

@@ -1,6 +1,6 @@
 """Measure, print Markdown, write JSON, and put tables and picture into the README.
 
-python -m benchmarks [--rounds N] [--groups long,decode] [--json FILE] [--readme]
+python -m benchmarks [--rounds N] [--groups long,decode] [--json FILE] [--readme] [--into FILE]
 """
 
 import argparse
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument(
         "--readme", action="store_true", help="put tables and picture into the README"
     )
+    parser.add_argument("--into", type=Path, help="put the tables into this Markdown file")
     options = parser.parse_args()
     wanted = [group for group in options.groups.split(",") if group]
     cases = [case for case in CASES if not wanted or case.group in wanted]
@@ -54,8 +55,10 @@ def main() -> int:
         figures["tables"] = [table._asdict() for table in tables]
         options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
     if options.readme:
-        put(text)
+        put(text, README)
         plot.draw(results, PICTURE)
+    if options.into:
+        put(text, options.into)
     return 0
 
 
@@ -141,13 +144,12 @@ def markdown(table: Table) -> list[str]:
     return [*lines, *(f"| {' | '.join(row)} |" for row in table.rows), ""]
 
 
-def put(text: str) -> None:
-    """Put the table between its marks in the README."""
-    readme = README.read_text(encoding="utf-8")
-    start, end = (readme.index(mark) for mark in MARKS)
-    README.write_text(
-        readme[: start + len(MARKS[0])] + "\n" + text + "\n" + readme[end:], encoding="utf-8"
-    )
+def put(text: str, file: Path) -> None:
+    """Put the tables between their marks in a file; one that is not there holds nothing else."""
+    page = file.read_text(encoding="utf-8") if file.exists() else "\n".join(MARKS) + "\n"
+    start, end = (page.index(mark) for mark in MARKS)
+    page = page[: start + len(MARKS[0])] + "\n" + text + "\n" + page[end:]
+    file.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -311,16 +311,14 @@ def several(name: str, x: object) -> list[Any]:
     return list(x)
 
 
-def thresholds(limits: object, kind: type) -> None:
+def thresholds(limits: Any, kind: Any) -> None:
     """Refuse thresholds that are not of their kind, or that no number could pass."""
     if not isinstance(limits, kind):
         raise TypeError(
             f"`thresholds` must be {kind.__name__}, got {type(limits).__name__}; pass for example "
             f"{kind.__name__}(cap=50.0)"
         )
-    assert isinstance(limits, tuple)
-    fields: dict[str, object] = limits._asdict()  # type: ignore[attr-defined]
-    for name, x in fields.items():
+    for name, x in limits._asdict().items():
         if real(f"thresholds.{name}", x) <= 0:
             raise ValueError(
                 f"`thresholds.{name}` must be greater than 0, got {x}; leave it out for the default"

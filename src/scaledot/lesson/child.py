@@ -97,7 +97,8 @@ def main() -> None:
             report.end(stage="syntax", error=describe(error) | {"line": error.lineno})
         report.found |= {"stage": "raised", "error": describe(error)}
     except BaseException as error:
-        report.found |= {"stage": "raised", "error": describe(error)}
+        if not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            report.found |= {"stage": "raised", "error": describe(error)}
     report.found["functions"] = [
         name for name, x in names.items() if getattr(x, "__module__", None) == "__main__"
     ]

@@ -44,7 +44,9 @@ class Bank:
         return self.entries[0][1]
 
     def name(self, outcomes: Sequence[Outcome]) -> tuple[str, ...] | None:
-        """Return the mistakes of the first entry that does the same, or None."""
+        """Return the mistakes of the first entry that does the same in every case, or None."""
+        if len(outcomes) != len(self.cases):
+            return None
         for mistakes, known in self.entries:
             if all(map(alike, outcomes, known)):
                 return mistakes

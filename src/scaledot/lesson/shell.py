@@ -113,7 +113,7 @@ def grade(
     except ValueError as error:
         raise Refusal(str(error)) from None
     try:
-        code = file.read_text(encoding="utf-8")
+        code = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise Refusal(f"{file} must be a text in UTF-8: {error}") from None
     verdict = judge(wanted, code)

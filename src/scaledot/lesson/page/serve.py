@@ -10,6 +10,7 @@ import secrets
 import socket
 import sys
 import threading
+import traceback
 import webbrowser
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
@@ -77,10 +78,15 @@ def serve(lesson: Path, state: Path, *, language: str, port: int, browser: bool)
     threading.Thread(target=numbers.training, daemon=True).start()
     if browser:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    status = 0
     try:
         uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        os._exit(0)  # threads of open pages would hold the process until a second Ctrl-C
+    except KeyboardInterrupt:
+        pass
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    os._exit(status)  # threads of open pages would hold the process until a second Ctrl-C
 
 
 def _listen(port: int) -> socket.socket:

@@ -59,7 +59,7 @@ figure svg text { font-family: inherit !important }
 figcaption { color: var(--faint); font-size: .92rem; max-width: 34rem }
 footer { color: var(--faint); font-size: .9rem; margin-top: 2rem; padding-bottom: 2rem }
 @media print { body { font-size: .85rem } .table { overflow: visible }
-  th, td { padding: .15rem .4rem } li, tr { break-inside: avoid } }
+  table { font-size: .8rem } th, td { padding: .15rem .3rem } li, tr { break-inside: avoid } }
 """
 
 

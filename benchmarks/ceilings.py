@@ -6,8 +6,7 @@ import numpy as np
 
 from scaledot.fused import target
 from scaledot.fused.jit import entry
-from scaledot.fused.simd import add, blank, loads, stores, width
-from scaledot.fused.tiles import multiply
+from scaledot.fused.simd import add, blank, loads, rank1, stores, width, zeros
 
 KEYS, SIZE, TIMES = 24, 64, 20_000
 """Operands of 22 KiB: two threads that share a core's nearest cache keep theirs there."""
@@ -17,8 +16,13 @@ KEYS, SIZE, TIMES = 24, 64, 20_000
 def _tiles(a, x, times):
     """Multiply tiles whose operands lie in the nearest cache."""
     like = blank(x, 3)
+    lanes = width(like)
     for _ in range(times):
-        multiply(a, 0, SIZE, 1, KEYS, x, 0, SIZE, SIZE * 48, SIZE * 48 + KEYS * 48, like)
+        for r in range(0, KEYS, 8):
+            sums = zeros(8, like)
+            for p in range(SIZE):
+                sums = rank1(sums, a, r * SIZE + p, SIZE, loads(x, p * lanes, like))
+            stores(x, (SIZE + r) * lanes, lanes, sums, like)
 
 
 @entry
@@ -43,7 +47,7 @@ def multiply_adds():
     """Return a call, and its operations."""
     n = target.n_threads()
     a = np.random.default_rng(0).standard_normal(KEYS * SIZE).astype(np.float32)
-    scratch = [np.zeros(SIZE * 48 + KEYS * 48 + 64, np.float32) for _ in range(n)]
+    scratch = [np.zeros((SIZE + KEYS) * 48, np.float32) for _ in range(n)]
     lanes = 3 * target.vector_bytes() // 4
     _tiles(a, scratch[0], 1)
 

@@ -90,8 +90,8 @@ def run(
             n_keys = min(step, high - begin)
             is_partial = begin < all_from or begin + n_keys > all_to
             score(
-                source, begin, n_keys, is_partial, its, key, bias, mask, x, at, bounds, few,
-                few_bias, few_mask, lanes, one,
+                source, begin, n_keys, is_partial, its, key, value, bias, mask, x, at, bounds,
+                few, few_bias, few_mask, lanes, one,
             )  # fmt: skip
             if its.has_output:
                 add_values(source, begin, n_keys, its, value, x, few, its.at_scores, lanes, one)
@@ -172,13 +172,16 @@ def span(its, bounds, lanes):
 
 @inlined
 def score(
-    source, begin, n, is_partial, its, key, bias, mask, x, at, bounds, few, few_bias, few_mask,
-    lanes, one,
+    source, begin, n, is_partial, its, key, value, bias, mask, x, at, bounds, few, few_bias,
+    few_mask, lanes, one,
 ):  # fmt: skip
     """Turn a block of keys into weights, relative to the maximum so far, and add them up."""
     for lane in range(0, lanes, width(one)):
         stores(x, its.at_shrink + lane, 0, loads(x, its.at_row_max + lane, one), one)
-    multiply_keys(source, begin, n, its, key, x, few, its.at_scores, its.at_row_max, lanes, one)
+    multiply_keys(
+        source, begin, n, its, key, value, its.value_row, x, few, its.at_scores, its.at_row_max,
+        lanes, one,
+    )  # fmt: skip
     if is_partial or its.has_mask or its.is_plain == 0:
         # the maxima of products include keys that are not visible, or lie in another unit
         forget_maxima(its, x, lanes, one)
@@ -201,25 +204,31 @@ def score(
 
 
 @inlined
-def multiply_keys(source, begin, n, its, key, x, few, scores, tops, lanes, one):
-    """Write the products of a block of keys with the queries of the tile."""
+def multiply_keys(
+    source, begin, n, its, key, value, value_row, x, few, scores, tops, lanes, one
+):  # fmt: skip
+    """Write the products of a block of keys with the queries of the tile.
+
+    The values of the block are asked for, in rows `value_row` apart: 0 where they are not read.
+    """
     start, row, column = source.key + begin * its.key_row, its.key_row, its.key_column
+    ahead, values = 8, source.value + begin * value_row
+    if is_half(key):
+        ahead = n
+    soon = (key, start + ahead * row, row, value, values, value_row)
     if is_half(key):
         widen(key, start, row, column, n, its.head_size, few, x, its.at_keys, one)
         start, row, column = its.at_keys, its.head_size, 1
     keys = wide(key, x)
+    size, queries = its.head_size, its.at_queries
     if lanes == 3 * width(one):
-        multiply(
-            keys, start, row, column, n, x, its.at_queries, its.head_size, scores, tops,
-            blank(x, 3),
-        )  # fmt: skip
+        three = blank(x, 3)
+        multiply(keys, start, row, column, n, x, queries, size, scores, tops, soon, three)
     elif lanes == 2 * width(one):
-        multiply(
-            keys, start, row, column, n, x, its.at_queries, its.head_size, scores, tops,
-            blank(x, 2),
-        )  # fmt: skip
+        two = blank(x, 2)
+        multiply(keys, start, row, column, n, x, queries, size, scores, tops, soon, two)
     else:
-        multiply(keys, start, row, column, n, x, its.at_queries, its.head_size, scores, tops, one)
+        multiply(keys, start, row, column, n, x, queries, size, scores, tops, soon, one)
 
 
 @inlined

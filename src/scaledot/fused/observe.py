@@ -132,8 +132,8 @@ def run(
                         hides = is_restricted or n_keys % 4 != 0
                         keep_maxima(its.at_row_max, its.at_shrink, x, lanes, one)
                         multiply_keys(
-                            source, begin, n_keys, its, key, x, few, block, its.at_row_max, lanes,
-                            one,
+                            source, begin, n_keys, its, key, value, its.value_row * (1 - phase), x,
+                            few, block, its.at_row_max, lanes, one,
                         )  # fmt: skip
                         if hides:
                             keep_products(n_keys, block, its, x, lanes, one)

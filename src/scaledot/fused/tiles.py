@@ -10,23 +10,49 @@ transposed, and the softmax never adds across lanes.
 Eight rows by three vectors hold 24 sums in registers, beside 3 vectors of B and one of A: what the
 32 registers of AVX-512 take, and measured to run at the peak of the multiply-adders. B and C lie in
 the thread's scratch `x`; `like` shows how many vectors a row of them has.
+
+Keys and values come from memory or a cache far away, and no processor foresees in which order. So
+the product with the keys asks for what is read next, a line or two with every step: many at once
+would wait for one another, and the product for them.
 """
 
 from scaledot.fused.jit import kernel
-from scaledot.fused.simd import blank, fma, fold_larger, loads, rank1, stores, tile, width, zeros
+from scaledot.fused.simd import (
+    blank,
+    fma,
+    fold_larger,
+    loads,
+    prefetch,
+    rank1,
+    stores,
+    tile,
+    width,
+    zeros,
+)
 
 
 @kernel
-def multiply(a, start, row, column, n_rows, x, b, n, c, tops, like):
-    """Write C[r] = Σ_p a[start + r·row + p·column] · B[p]; raise `tops` to the largest."""
+def multiply(a, start, row, column, n_rows, x, b, n, c, tops, soon, like):
+    """Write C[r] = Σ_p a[start + r·row + p·column] · B[p]; raise `tops` to the largest.
+
+    `soon` are two arrays, each with its start and row, of which row r is read soon after row r of
+    the first; of both so many columns are asked for as that one has.
+    """
+    one, one_start, one_row, other, other_start, other_row = soon
     lanes = width(like)
     largest = loads(x, tops, like)
     r = 0
     while r + 8 <= n_rows:
         sums = zeros(8, like)
         place = start + r * row
-        for p in range(n):
-            sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
+        for part in range(8):  # asks for the row r + part, 8 numbers a step
+            first, last = n * part // 8, n * (part + 1) // 8
+            one_place = one_start + (r + part) * one_row - 8 * first
+            other_place = other_start + (r + part) * other_row - 8 * first
+            for p in range(first, last):
+                prefetch(one, one_place + 8 * p)
+                prefetch(other, other_place + 8 * p)
+                sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
         stores(x, c + r * lanes, lanes, sums, like)
         largest = fold_larger(sums, largest)
         r += 8

@@ -184,6 +184,22 @@ class Code:
             rows, step = exchanged, step * 2
         return rows
 
+    def fold(self, rows: list[Any]) -> list[Any]:
+        """Return one vector of the sums of the lanes of LANES vectors.
+
+        Stage by stage, lanes 1, 2, 4, ... apart are added, of two neighbours into one vector.
+        """
+        n, step = self.kind.lanes, 1
+        while step < n:
+            own = [lane + n if lane & step else lane for lane in range(n)]
+            across = [lane - step + n if lane & step else lane + step for lane in range(n)]
+            rows = [
+                self.b.fadd(self._shuffle(x, y, own), self._shuffle(x, y, across))
+                for x, y in zip(rows[::2], rows[1::2], strict=True)
+            ]
+            step *= 2
+        return rows
+
     def _shuffle(self, x: Any, y: Any, lanes: list[int]) -> Any:
         return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 

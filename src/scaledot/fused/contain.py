@@ -58,8 +58,9 @@ def run(
             for lane in range(lanes):
                 x[its.at_row_max + lane] = -np.inf
             multiply_keys(
-                source, begin, n_keys, its, key, x, few, its.at_scores, its.at_shrink, lanes, one
-            )
+                source, begin, n_keys, its, key, value, its.value_row, x, few, its.at_scores,
+                its.at_shrink, lanes, one,
+            )  # fmt: skip
             restrict(
                 begin, n_keys, True, its, bias, mask, x, its.at_scores, at, bounds, few_bias,
                 few_mask, lanes, one,

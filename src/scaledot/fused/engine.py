@@ -9,7 +9,7 @@ import numpy as np
 from scaledot import arrays as memory
 from scaledot.fused import launch, target
 from scaledot.fused.inputs import NO_NUMBERS, inputs, lies, sum_type
-from scaledot.fused.tables import FEWEST_TURNS, Wanted
+from scaledot.fused.tables import FEWEST_TURNS, LEAST_TURNS, Wanted
 from scaledot.fused.windows import is_whole, window
 from scaledot.fused.work import MOMENTS, ROWS
 from scaledot.problem import WHOLE, Index, Problem
@@ -25,7 +25,7 @@ NOTED_BYTES = 2**20
 of the same size for any number of threads, so that the bits are the same."""
 TURN_FLOPS = 4e9
 """Operations of a turn of `scaledot.fused.observe`, for which Ctrl-C waits too."""
-WHOLE_TILES = 96
+WHOLE_TILES = 48
 """Rows that are whole tiles at any width."""
 FINISHED = 2**13
 """Numbers of one kind that statistics are made of at once, near the caches."""
@@ -63,11 +63,14 @@ def _parts(problem: Problem, request: Request) -> Iterator[tuple[Index, Problem]
         yield (WHOLE,) * (len(problem.sizes) + 1), problem
         return
     n_parts = -(-n_heads // max(1, most // n_rows))
+    whole = WHOLE_TILES
+    if "received" in request.statistics:
+        whole *= LEAST_TURNS  # turns of as many tiles, for threads to share alike
     for heads, part in problem.parts(-(-n_heads // n_parts)):
         if most >= n_rows:
             yield (*heads, WHOLE), part
             continue
-        for rows in part.row_blocks(most // WHOLE_TILES * WHOLE_TILES or most):
+        for rows in part.row_blocks(most // whole * whole or most):
             yield (*heads, rows), part.of_rows(rows)
 
 

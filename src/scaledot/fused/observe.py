@@ -135,7 +135,7 @@ def run(
                             source, begin, n_keys, its, key, value, its.value_row * (1 - phase), x,
                             few, block, its.at_row_max, lanes, one,
                         )  # fmt: skip
-                        if hides:
+                        if phase == 0 and hides:
                             keep_products(n_keys, block, its, x, lanes, one)
                         if is_restricted:
                             forget_maxima(its, x, lanes, one)

@@ -179,10 +179,7 @@ def fold_rows(typing, x):
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, x.dtype)
-        vectors = code.transpose(unpack(builder, arguments[0]))
-        while len(vectors) > 1:
-            pairs = zip(vectors[::2], vectors[1::2], strict=True)
-            vectors = [builder.fadd(one, other) for one, other in pairs]
+        vectors = code.fold(unpack(builder, arguments[0]))
         return context.make_tuple(builder, signature.return_type, vectors)
 
     return pack_of(x.dtype, 1)(x), generate

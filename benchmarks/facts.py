@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.measure import medians
+from benchmarks.measure import medians, shares
 from scaledot import attend, attention, observe
 from scaledot.statistics import DEFAULT
 
@@ -44,9 +44,9 @@ def restrictions(rounds: int) -> Table:
         "sinks": {"sinks": np.zeros(8, np.float32)},
     }
     calls = {name: (lambda how=how: attend(*given, **how)) for name, how in extras.items()}
-    found = medians(calls, rounds)
-    rows = [(name, f"{x * 1e3:.2f}", f"{x / found['nothing']:.2f}") for name, x in found.items()]
-    return Table("Restrictions, 8×2048×64", ("with", "ms", "of the call without"), rows)
+    rows = [(name, f"{share:.2f}") for name, share in shares(calls, rounds).items()]
+    title = "Restrictions, 8×2048×64, as multiples of the call without"
+    return Table(title, ("with", "of the call without"), rows)
 
 
 def seeing(rounds: int) -> Table:
@@ -62,13 +62,12 @@ def seeing(rounds: int) -> Table:
             out = np.empty_like(query), np.empty((1, 8, n, n), np.float32)
             calls["weights, into `out`"] = lambda a=(query, key, value), o=out: attention(*a, out=o)
             calls["weights, fresh"] = lambda a=(query, key, value): attention(*a)
+            calls["a fresh array of their size, filled"] = lambda o=out[1]: np.full_like(o, 0)
             calls["weights, NumPy by hand"] = lambda a=(query, key, value): by_hand(*a)
-        found[n] = medians(calls, rounds)
+        found[n] = shares(calls, rounds)
     rows = []
     for name in found[2048]:
-        cells = [
-            f"{x[name] / x['the output alone']:.2f}" if name in x else "–" for x in found.values()
-        ]
+        cells = [f"{x[name]:.2f}" if name in x else "–" for x in found.values()]
         rows.append((name, *cells))
     return Table(
         "What seeing costs, 8 heads of size 64, as multiples of the output alone",

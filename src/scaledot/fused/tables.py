@@ -20,11 +20,11 @@ LEAST_PLAIN_SCALE = 1e-30
 KEPT_BYTES = 2**20
 """Exponentials of a tile of up to so many bytes are kept until their sums are known: beyond what
 the second cache takes, making them again is as fast."""
-LEAST_TURNS = 16
+LEAST_TURNS = 32
 """Parts of what keys receive, over all sets of keys: enough for the threads to balance."""
 FEWEST_TURNS = 4
 """The same where the parts of long rows of keys are larger than `RECEIVED_BYTES`."""
-RECEIVED_BYTES = 2**20
+RECEIVED_BYTES = 2**21
 KEPT_HEADS = 4096
 """Tables of more heads, 0.2 MiB, are made anew for each call."""
 

@@ -132,7 +132,7 @@ def bundle(typing, like):
 
 @word(lambda a, i: None)
 def prefetch(typing, a, i):
-    """Ask for the memory around an element, which will soon be read."""
+    """Ask for the memory around an element, inside the array or not: nothing is read yet."""
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, VECTORS[types.float32])

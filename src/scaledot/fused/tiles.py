@@ -12,8 +12,8 @@ Eight rows by three vectors hold 24 sums in registers, beside 3 vectors of B and
 the thread's scratch `x`; `like` shows how many vectors a row of them has.
 
 Keys and values come from memory or a cache far away. The product with the keys asks for what is
-read next, a line or two with every step; in one go before each eight rows is not half the gain
-(measured).
+read next, a line or two with every step; asked for in one go before each eight rows they bring less
+than half as much (measured).
 """
 
 from scaledot.fused.jit import kernel
@@ -35,10 +35,10 @@ from scaledot.fused.simd import (
 def multiply(a, start, row, column, n_rows, x, b, n, c, tops, soon, like):
     """Write C[r] = Σ_p a[start + r·row + p·column] · B[p]; raise `tops` to the largest.
 
-    `soon` are two arrays, each with its start and row, of which row r is read soon after row r of
-    the first; of both so many columns are asked for as that one has.
+    `soon` are keys and values, each with a start and a row: row r of them is read soon after row r
+    of `a`. As many of their columns are asked for as that has.
     """
-    one, one_start, one_row, other, other_start, other_row = soon
+    key, key_start, key_row, value, value_start, value_row = soon
     lanes = width(like)
     largest = loads(x, tops, like)
     r = 0
@@ -47,11 +47,11 @@ def multiply(a, start, row, column, n_rows, x, b, n, c, tops, soon, like):
         place = start + r * row
         for part in range(8):  # asks for the row r + part, 8 numbers a step
             first, last = n * part // 8, n * (part + 1) // 8
-            one_place = one_start + (r + part) * one_row - 8 * first
-            other_place = other_start + (r + part) * other_row - 8 * first
+            key_place = key_start + (r + part) * key_row - 8 * first
+            value_place = value_start + (r + part) * value_row - 8 * first
             for p in range(first, last):
-                prefetch(one, one_place + 8 * p)
-                prefetch(other, other_place + 8 * p)
+                prefetch(key, key_place + 8 * p)
+                prefetch(value, value_place + 8 * p)
                 sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
         stores(x, c + r * lanes, lanes, sums, like)
         largest = fold_larger(sums, largest)

@@ -212,13 +212,12 @@ def multiply_keys(
     The values of the block are asked for, in rows `value_row` apart: 0 where they are not read.
     """
     start, row, column = source.key + begin * its.key_row, its.key_row, its.key_column
-    ahead, values = 8, source.value + begin * value_row
+    following = start + 8 * row
     if is_half(key):
-        ahead = n
-    soon = (key, start + ahead * row, row, value, values, value_row)
-    if is_half(key):
+        following = start + n * row  # the block itself is read at once
         widen(key, start, row, column, n, its.head_size, few, x, its.at_keys, one)
         start, row, column = its.at_keys, its.head_size, 1
+    soon = (key, following, its.key_row, value, source.value + begin * value_row, value_row)
     keys = wide(key, x)
     size, queries = its.head_size, its.at_queries
     if lanes == 3 * width(one):

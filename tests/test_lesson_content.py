@@ -206,6 +206,44 @@ def test_a_page_in_one_language_is_refused(tmp_path, capsys):
     assert "is whole" in capsys.readouterr().out
 
 
+FILES = ("lesson.toml", "questions.toml", "20-why.tr.md", "exercises/merge.toml", "code/mask.py")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_in_the_encoding_of_turkish_windows_is_named_with_the_remedy(tmp_path, capsys, file):
+    folder = tmp_path / "mine"
+    shutil.copytree(content.BUILT_IN, folder)
+    text = (folder / file).read_text(encoding="utf-8") + "\n# ığş\n"
+    raw = text.encode("cp1254", "ignore")
+    (folder / file).write_bytes(raw)
+    assert cli.shell(["lesson", "check", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    line = next(i for i, x in enumerate(raw.splitlines(), 1) if not x.isascii())
+    assert re.fullmatch(rf"{file}: must be UTF-8, has the byte 0x\w\w in line {line}; "
+                        r"save it as UTF-8\n", out)  # fmt: skip
+    assert err == ""
+    assert cli.shell(["lesson", "--lesson", str(folder), "--no-browser"]) == 2
+    assert f"{file}: must be UTF-8" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_no_part_of_a_lesson(tmp_path):
+    folder = tmp_path / "attention"
+    shutil.copytree(content.BUILT_IN, folder)
+    for file in [x for x in folder.rglob("*") if x.is_file()]:
+        file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    found = content.load(folder)
+    assert (found.pages, found.questions, found.exercises, found.codes) == (
+        LESSON.pages, LESSON.questions, LESSON.exercises, LESSON.codes
+    )  # fmt: skip
+
+
+def test_a_program_in_another_encoding_is_refused_with_the_remedy(tmp_path, capsys):
+    file = tmp_path / "model.py"
+    file.write_bytes("# çözüm".encode("cp1254"))
+    assert cli.shell(["lesson", "grade", str(file), "--exercise", "merge"]) == 2
+    assert re.search(r"model\.py must be UTF-8: .*; save it as UTF-8\n$", capsys.readouterr().err)
+
+
 # ------------------------------------------------------------------------- a lesson of a teacher
 
 MINE = """

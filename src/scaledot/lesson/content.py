@@ -6,8 +6,9 @@
     exercises/name.toml         an exercise: starter, expected text, solution, hints by mistake
     code/name.py                code that a page shows, runs, and shows the output of
 
-Every text stands there in all languages side by side (`prompt.tr`, `prompt.en`); a formula or code
-that is the same in all of them may be one string. Reading collects all problems, not the first one.
+Every file is UTF-8. Every text stands there in all languages side by side (`prompt.tr`,
+`prompt.en`); a formula or code that is the same in all of them may be one string. Reading collects
+all problems, not the first one.
 """
 
 import re
@@ -171,10 +172,16 @@ def load(folder: Path = BUILT_IN) -> Lesson:
 
 
 def read(folder: Path) -> Lesson:
-    """Return what can be read of a lesson, and what is wrong with it."""
+    """Return what can be read of a lesson, and what is wrong with it.
+
+    While a file is not UTF-8 that alone is wrong, for much would seem to be missing without it.
+    """
     problems: list[str] = []
     if not (folder / "lesson.toml").is_file():
         raise Malformed(f"{folder} is no lesson: a lesson is a folder with a lesson.toml")
+    if unreadable := tuple(_not_utf8(folder)):
+        none = dict.fromkeys(LANGUAGES, "")
+        return Lesson(folder, folder.resolve().name, none, (), {}, {}, {}, unreadable)
     about = tables.read(folder / "lesson.toml", problems)
     questions = tables.read(folder / "questions.toml", problems)
     exercises = {}
@@ -192,7 +199,7 @@ def read(folder: Path) -> Lesson:
         pages=_pages(folder, problems),
         questions={x.id: x for x in entries},
         exercises=exercises,
-        codes={x.name: x.read_text(encoding="utf-8") for x in sorted(folder.glob("code/*.py"))},
+        codes={x.name: x.read_text(tables.UTF8) for x in sorted(folder.glob("code/*.py"))},
         problems=(),
     )
     about.done()
@@ -201,6 +208,19 @@ def read(folder: Path) -> Lesson:
 
 
 # ----------------------------------------------------------------------------------- the pieces
+
+
+def _not_utf8(folder: Path) -> Iterator[str]:
+    """Go through the files of a lesson that are in another encoding."""
+    for pattern in ("*.toml", "*.md", "exercises/*.toml", "code/*.py"):
+        for file in sorted(folder.glob(pattern)):
+            raw = file.read_bytes()
+            try:
+                raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                line = raw.count(b"\n", 0, error.start) + 1
+                yield (f"{file.relative_to(folder).as_posix()}: must be UTF-8, has the byte "
+                       f"0x{raw[error.start]:02x} in line {line}; save it as UTF-8")  # fmt: skip
 
 
 def _pages(folder: Path, problems: list[str]) -> tuple[Page, ...]:
@@ -212,7 +232,7 @@ def _pages(folder: Path, problems: list[str]) -> tuple[Page, ...]:
             problems.append(f"{file.name}: pages are called NN-name.LANGUAGE.md, "
                             f"languages are {', '.join(LANGUAGES)}")  # fmt: skip
             continue
-        text = file.read_text(encoding="utf-8").strip()
+        text = file.read_text(tables.UTF8).strip()
         texts.setdefault((int(parts[1]), parts[2]), {})[parts[3]] = text
     pages = []
     for (number, name), found in sorted(texts.items()):

@@ -11,7 +11,7 @@ from scaledot.files import Refusal
 from scaledot.lesson import check as whole
 from scaledot.lesson import content, progress, texts
 from scaledot.lesson.judge import judge
-from scaledot.lesson.tables import LANGUAGES
+from scaledot.lesson.tables import LANGUAGES, UTF8
 
 app = typer.Typer(name="lesson", add_completion=False, rich_markup_mode=None)
 
@@ -113,9 +113,9 @@ def grade(
     except ValueError as error:
         raise Refusal(str(error)) from None
     try:
-        code = file.read_text(encoding="utf-8-sig")
+        code = file.read_text(UTF8)
     except UnicodeDecodeError as error:
-        raise Refusal(f"{file} must be a text in UTF-8: {error}") from None
+        raise Refusal(f"{file} must be UTF-8: {error}; save it as UTF-8") from None
     verdict = judge(wanted, code)
     if as_json:
         typer.echo(json.dumps({"exercise": exercise, **verdict.to_dict()}))

@@ -7,6 +7,9 @@ from typing import Any
 
 LANGUAGES = ("tr", "en")
 
+UTF8 = "utf-8-sig"
+"""The encoding of a lesson's files: UTF-8, with or without the mark that Windows sets before it."""
+
 Text = Mapping[str, str]
 """A text by language."""
 
@@ -81,7 +84,7 @@ def read(file: Path, problems: list[str]) -> Table:
     entries: dict[str, Any] = {}
     if file.exists():
         try:
-            entries = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            entries = tomllib.loads(file.read_text(UTF8))
+        except tomllib.TOMLDecodeError as error:
             problems.append(f"{where}: {error}")
     return Table(entries, where, problems)

@@ -14,7 +14,7 @@ import pytest
 import scaledot
 from scaledot import cli
 from scaledot.lesson import answers, check, content, figures, numbers, progress, svg, texts
-from scaledot.lesson.judge import judge
+from scaledot.lesson.judge import CHECKS, judge
 from scaledot.lesson.run import run
 from scaledot.lesson.tables import LANGUAGES
 
@@ -114,7 +114,7 @@ QUESTION = '[[question]]\nid = "divide-by"'
 
 @pytest.fixture(scope="module")
 def once():
-    """Judge every program of the built-in lesson once: running them is what takes time."""
+    """Judge and run every program of the built-in lesson once: that is what takes time."""
     found = {}
 
     def judged(exercise, code):
@@ -123,13 +123,20 @@ def once():
             found[key] = judge(exercise, code)
         return found[key]
 
-    return judged
+    def ran(code):
+        if code not in found:
+            found[code] = run(code)
+        return found[code]
+
+    return judged, ran
 
 
 @pytest.fixture
 def broken(tmp_path, monkeypatch, once):
     """Return the problems of the lesson with one text replaced in one file."""
-    monkeypatch.setattr(check, "judge", once)
+    judged, ran = once
+    monkeypatch.setattr(check, "judge", judged)
+    monkeypatch.setattr(check, "run", ran)
 
     def change(file, old, new):
         folder = tmp_path / "attention"
@@ -174,7 +181,19 @@ def broken(tmp_path, monkeypatch, once):
         ("exercises/merge.toml", '"total.sum"', '"total.sun"', "is called total.sun"),
         ("exercises/merge.toml", "np.log(total)\n\n\nrng", "total\n\n\nrng", "the solution fails"),
         ("exercises/merge.toml", 'entry = "merge"', "entry = 3", "`entry` must be a string, got 3"),
-        ("exercises/causal.toml", "weights causal", "weights casual", "has no 'casual'"),
+        ("exercises/causal.toml", "attention mask.none", "attention mask.all",
+         "has no 'mask.all'"),
+        ("exercises/causal.toml", "attention mask.none", "attention returns.swapped",
+         "the figure causal_attention has no 'returns.swapped'"),
+        ("exercises/causal.toml", "causal_attention mask.none", "causal_attention",
+         "the figure causal_attention needs one of: mask.none, "),
+        ("50-beyond.en.md", "weights causal", "weights casual", "has no 'casual'"),
+        ("code/mask.py", "e = np", "e = nq",
+         "code/mask.py: The program stopped with an error, line 8: NameError: "),
+        ("code/mask.py", "e = np", "e == = np",
+         "code/mask.py: Python cannot read this code, line 8: "),
+        ("code/mask.py", "e = np", "while True: pass\ne = np",
+         "code/mask.py: Time is up: the program did not end and was stopped, line 8."),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_found(broken, file, old, new, problem):
@@ -335,6 +354,18 @@ def test_the_lesson_that_the_docs_show_is_whole(tmp_path):
     assert judge(lesson.exercises["mean"], wrong).mistakes == ("not_divided",)
 
 
+def test_the_docs_list_what_grade_gives_to_scripts(tmp_path, capsys):
+    file = tmp_path / "model.py"
+    file.write_text("", encoding="utf-8")
+    assert cli.shell(["lesson", "grade", str(file), "--exercise", "merge", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    docs = (Path(__file__).parents[1] / "docs" / "lessons.md").read_text(encoding="utf-8")
+    table = docs.partition("| field | holds |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(found)
+    (passed,) = re.findall(r"^\| `passed` \|(.*)", table, re.M)
+    assert tuple(re.findall(r"`(\w+)`", passed)) == CHECKS
+
+
 # ------------------------------------------------------------------------------------- progress
 
 
@@ -435,6 +466,68 @@ def test_figures_show_the_packages_numbers():
 def test_a_larger_size_adds_terms_to_the_same_sums():
     small, large = numbers.spread(64, "none").scores, numbers.spread(128, "none").scores
     assert np.corrcoef(small, large)[0, 1] == pytest.approx(np.sqrt(0.5), abs=0.03)
+
+
+MISTAKES = [
+    pytest.param(exercise, name, id=f"{exercise.id} {name}")
+    for exercise in LESSON.exercises.values()
+    for name in exercise.mistakes
+]
+
+
+@pytest.mark.parametrize(("exercise", "name"), MISTAKES)
+def test_hints_show_the_mistake_that_they_speak_of(exercise, name):
+    figure, *words = exercise.mistakes[name].figure.split() or [""]
+    if name.startswith("returns."):  # its numbers are right
+        assert figure == ""
+    elif figure == "spread":
+        d, scale = words
+        shown = {"scale.none": "none", "scale.d": "1/d", "scale.times": "sqrt(d)",
+                 "scale.sqrt_length": "1/sqrt(n)", "scale.sqrt_dv": "1/sqrt(d_v)",
+                 "place.on_output": "none"}  # fmt: skip
+        assert scale == shown[name]
+        right = numbers.spread(int(d), "1/sqrt(d)")
+        assert abs(np.log(numbers.spread(int(d), scale).measured / right.measured)) > 1
+    else:
+        assert figure == exercise.bank
+        assert words[0].partition(":")[0] == name
+
+
+@pytest.mark.parametrize(("exercise", "name"), MISTAKES)
+def test_figures_of_mistakes_show_what_the_function_returns(exercise, name):
+    figure, *words = exercise.mistakes[name].figure.split() or [""]
+    if figure not in numbers.EXAMPLES:
+        return
+    found = numbers.compared(figure, words[0])
+    names: dict = {"print": lambda *_: None}
+    exec(exercise.solution, names)
+    returned = names[exercise.entry](*found.arguments.values())
+    for one, other in zip(
+        returned if isinstance(returned, tuple) else (returned,), found.right, strict=True
+    ):
+        np.testing.assert_allclose(one, other)
+    for language in LANGUAGES:
+        drawn = figures.draw(exercise.mistakes[name].figure, language)
+        right, wrong = re.findall("<table>.*?</table>", drawn)
+        assert right != wrong.replace(
+            texts.say("figure.mistaken", language), texts.say("figure.right", language)
+        )
+        for table, results in ((right, found.right), (wrong, found.wrong)):
+            for x in (x for result in results for x in np.ravel(result)):
+                if np.isfinite(x):
+                    assert texts.number(x, 3, language) in table
+                else:
+                    assert ("NaN" if np.isnan(x) else "∞") in table
+
+
+def test_sums_stand_beside_the_weights():
+    drawn = figures.draw("attention axis.queries", "tr")
+    rows = re.findall(r"<tr><th.*?</tr>", drawn)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+    assert [row[2] for row in cells] == ["1", "1", "1", "1"]
+    drawn = figures.draw("softmax axis.last", "en")
+    (right, wrong) = re.findall(r"Σ</th>(.*?)</tr>", drawn)
+    assert (right, wrong) == ("<td>1</td><td>1</td>", "<td>0.769</td><td>1.231</td>")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

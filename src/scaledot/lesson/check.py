@@ -2,7 +2,7 @@
 
 Both languages must say the same: the same code, formulas, numbers and parts, no text missing. Every
 question has one answer and a reason for each wrong one; every exercise can be passed, and every
-mistake that can be named has hints.
+mistake that can be named has hints. The code that pages show is run once.
 """
 
 import re
@@ -12,10 +12,11 @@ from typing import Any
 from scaledot.lesson import figures, mistakes
 from scaledot.lesson.answers import same_text
 from scaledot.lesson.content import Exercise, Lesson, Question
-from scaledot.lesson.judge import bank_of, judge
+from scaledot.lesson.judge import bank_of, ending, judge
 from scaledot.lesson.recipes import FAMILIES
+from scaledot.lesson.run import run
 from scaledot.lesson.tables import Text
-from scaledot.lesson.texts import all_texts
+from scaledot.lesson.texts import all_texts, say
 
 KINDS = ("choice", "blank", "match")
 SOURCES = ("textbook",)
@@ -39,6 +40,9 @@ def check(lesson: Lesson) -> list[str]:
     for where, text in _texts(lesson):
         found += [f"{where}: {problem}" for problem in same_in_all(text)]
     found += _pages(lesson)
+    for name, code in lesson.codes.items():
+        if ended := ending(run(code)):
+            found.append(f"code/{name}: {say(f'grader.{ended[0]}', 'en', **ended[1])}")
     for question in lesson.questions.values():
         found += [f"question {question.id}: {problem}" for problem in _question(question)]
     for exercise in lesson.exercises.values():
@@ -184,6 +188,8 @@ def _figure(wanted: str) -> Iterator[str]:
     if allowed is None:
         yield f"no figure is called {name!r}; there are: {', '.join(figures.WORDS)}"
         return
+    if len(words) < figures.NEEDED.get(name, 0):
+        yield f"the figure {name} needs one of: {', '.join(allowed[0])}"
     if len(words) > len(allowed):
         yield f"the figure {name} takes at most {len(allowed)} words, got {wanted!r}"
     for word, valid in zip(words, allowed, strict=False):

@@ -4,13 +4,15 @@ A figure is asked for by its name and words, as pages and hints write it: "sprea
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from scaledot.lesson import numbers
+from scaledot.lesson.numbers import Array
 from scaledot.lesson.svg import BLUE, ORANGE, Chart, smooth
 from scaledot.lesson.texts import number, say
 
@@ -48,7 +50,7 @@ def spread(language: str, size: str = "1024", scale: str = "none") -> str:
             ("gradient", _meter(found.gradient) + f" {facts['gradient']}"),
         )
     )
-    title = say(f"scale.{_word(scale)}", language)
+    title = say(f"scale.{_word(scale)}", language, n=numbers.N_KEYS, d_v=numbers.D_V)
     return (
         f"<figcaption>{say('figure.at', language, d=d, scale=title)}</figcaption>"
         f'<div class="panels">{charts}</div><dl>{rows}</dl>'
@@ -57,7 +59,14 @@ def spread(language: str, size: str = "1024", scale: str = "none") -> str:
 
 def _word(scale: str) -> str:
     """Return the id of a scale's name."""
-    return {"1/sqrt(d)": "sqrt", "none": "none", "1/d": "d", "sqrt(d)": "times"}[scale]
+    return {
+        "1/sqrt(d)": "sqrt",
+        "none": "none",
+        "1/d": "d",
+        "sqrt(d)": "times",
+        "1/sqrt(n)": "length",
+        "1/sqrt(d_v)": "d_v",
+    }[scale]
 
 
 def _histogram(found: numbers.Spread, language: str, facts: dict[str, Any]) -> str:
@@ -138,45 +147,130 @@ def training(language: str) -> str:
 
 def weights(language: str, kind: str = "") -> str:
     """Show queries, weights and output of the small arrays; with "causal", both ways."""
-    tables = [_table(language, causal=False)]
+    tables = [_attention("figure.weights", language, *numbers.small_weights())]
     if kind == "causal":
-        tables.append(_table(language, causal=True))
-    return f'<div class="panels">{"".join(tables)}</div>'
+        masked = numbers.small_weights(causal=True)
+        tables.append(_attention("figure.causal", language, *masked))
+    return _panels(tables)
 
 
-def _table(language: str, *, causal: bool) -> str:
-    """Return the weights of the small arrays with their sums, and the output."""
-    output, found = numbers.small_weights(causal=causal)
-    head = "".join(
-        f'<th scope="col">{escape(text)}</th>'
-        for text in ("", *(say("figure.key", language, n=n + 1) for n in range(len(found))),
-                     "Σ", say("figure.output", language))
-    )  # fmt: skip
-    rows = "".join(
-        f'<tr><th scope="row">{say("figure.query", language, n=place + 1)}</th>'
-        + "".join(
-            f'<td class="weight" style="--share:{x:.3f}">{number(x, 3, language)}</td>' for x in row
-        )
-        + f"<td>{number(row.sum(), 0, language)}</td>"
-        + f"<td>{'; '.join(number(x, 3, language) for x in out)}</td></tr>"
-        for place, (row, out) in enumerate(zip(found, output, strict=True))
+def mistake(family: str, language: str, name: str) -> str:
+    """Show what a function of `recipes` returns beside what it returns with a mistake."""
+    found = numbers.compared(family, name)
+    assert found is not None, f"{name} changes none of the examples of {family}"
+    given = ", ".join(
+        f"<code>{key} = {np.asarray(x).astype(int).tolist()}</code>"
+        for key, x in found.arguments.items()
     )
-    name = "figure.causal" if causal else "figure.weights"
+    table: Callable[..., str] = _attention
+    if family == "softmax":
+        table = partial(_softmax, axis=found.arguments["eksen"])
+    elif family == "merge":
+        table = _merge
+    return f"<figcaption>{given}</figcaption>" + _panels(
+        [
+            table("figure.right", language, *found.right),
+            table("figure.mistaken", language, *found.wrong),
+        ]
+    )
+
+
+def _attention(caption: str, language: str, output: Array, weights: Array) -> str:
+    """Return weights with their sums, and the output."""
+    head = [
+        "",
+        *(say("figure.key", language, n=n + 1) for n in range(weights.shape[1])),
+        "Σ",
+        say("figure.output", language),
+    ]
+    rows = [
+        [*(_weight(x, language) for x in row), _cell(_short(row.sum(), language)),
+         _cell("; ".join(_shown(x, language) for x in out))]
+        for row, out in zip(weights, output, strict=True)
+    ]  # fmt: skip
+    names = [say("figure.query", language, n=n + 1) for n in range(len(rows))]
+    return _table(say(caption, language), head, names, rows)
+
+
+def _softmax(caption: str, language: str, weights: Array, *, axis: int) -> str:
+    """Return weights with their sums along an axis."""
+    head = ["", *map(str, range(weights.shape[1]))]
+    names = list(map(str, range(len(weights))))
+    rows = [[_weight(x, language) for x in row] for row in weights]
+    sums = [_cell(_short(x, language)) for x in weights.sum(axis=axis)]
+    if axis == 0:
+        return _table(say(caption, language), head, [*names, "Σ"], [*rows, sums])
+    rows = [[*row, x] for row, x in zip(rows, sums, strict=True)]
+    return _table(say(caption, language), [*head, "Σ"], names, rows)
+
+
+def _merge(caption: str, language: str, output: Array, log_sum: Array) -> str:
+    """Return the output of the whole, and the log of its sum."""
+    head = [say("figure.output", language), say("figure.log_sum", language)]
+    rows = [
+        [_cell("; ".join(_shown(x, language) for x in out)), _cell(_shown(total, language))]
+        for out, total in zip(output, log_sum, strict=True)
+    ]
+    return _table(say(caption, language), head, [""] * len(rows), rows)
+
+
+def _panels(parts: Iterable[str]) -> str:
+    """Set parts side by side, as far as there is room."""
+    return f'<div class="panels">{"".join(parts)}</div>'
+
+
+def _table(
+    caption: str, head: Iterable[str], names: Iterable[str], rows: Iterable[Iterable[str]]
+) -> str:
+    """Return a table; a row has a head of its own where it has a name."""
+    first = "".join(
+        f'<th scope="col">{escape(text)}</th>' if text else "<td></td>" for text in head
+    )
+    body = ""
+    for name, cells in zip(names, rows, strict=True):
+        title = f'<th scope="row">{escape(name)}</th>' if name else ""
+        body += f"<tr>{title}{''.join(cells)}</tr>"
     return (
-        f"<table><caption>{say(name, language)}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
+        f"<table><caption>{caption}</caption><thead><tr>{first}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
     )
+
+
+def _cell(text: str) -> str:
+    """Return a cell."""
+    return f"<td>{text}</td>"
+
+
+def _weight(x: float, language: str) -> str:
+    """Return a cell that is the darker the more of 1 its weight is."""
+    share = float(np.clip(np.nan_to_num(x), 0, 1))
+    return f'<td class="weight" style="--share:{share:.3f}">{_shown(x, language)}</td>'
+
+
+def _shown(x: float, language: str) -> str:
+    """Return a number of a table, of three decimals, or what became of it."""
+    if math.isnan(x):
+        return "NaN"
+    return "∞" if math.isinf(x) else number(x, 3, language)
+
+
+def _short(x: float, language: str) -> str:
+    """Return a number of a table without zeros at its end."""
+    return _shown(x, language).rstrip("0").rstrip(".,") if math.isfinite(x) else _shown(x, language)
 
 
 FIGURES: dict[str, Callable[..., str]] = {
     "spread": spread,
     "training": training,
     "weights": weights,
-}
+} | {family: partial(mistake, family) for family in numbers.EXAMPLES}
 """Figures by the name that pages and hints give them."""
-WORDS: dict[str, tuple[Collection[str], ...]] = {
+WORDS: Mapping[str, tuple[Collection[str], ...]] = {
     "spread": (tuple(map(str, numbers.SIZES)), tuple(numbers.FACTORS)),
     "training": (),
     "weights": (("causal",),),
-}
-"""Words that each figure takes, in their order; all may be left out."""
+} | {family: (tuple(numbers.visible(family)),) for family in numbers.EXAMPLES}
+"""Words that each figure takes, in their order; but for the name of a mistake all may be left
+out."""
+NEEDED = dict.fromkeys(numbers.EXAMPLES, 1)
+"""How many words a figure needs."""

@@ -38,6 +38,20 @@ def test_every_message_of_the_grader_has_words():
     assert words == ids | stages | {"two"}
 
 
+def test_no_message_is_a_list_of_markdown():
+    for name, text in texts.all_texts().items():
+        for said in text.values() if name.startswith("grader.") else ():
+            assert not re.match(r"(\d+[.)]|[-*+]) ", re.sub(r"\{\w+\}", "1", said)), name
+
+
+def test_turkish_counts_before_the_noun():
+    """It is "2. sorgu", not "sorgu 2"."""
+    told = [text["tr"] for _, text in check._texts(LESSON)]
+    told += [text["tr"] for text in texts.all_texts().values()]
+    for text in told:
+        assert not re.search(r"(?i)\b(sorgu|anahtar|sonuç) [{$]", text), text
+
+
 def test_no_text_is_left_over():
     folder = Path(check.__file__).parent
     source = "".join(x.read_text(encoding="utf-8") for x in sorted(folder.rglob("*.py")))

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -424,10 +424,15 @@ def test_those_who_only_read_see_all_answers(visit, language):
 # ------------------------------------------------------------------------------------- strangers
 
 
-def ask(server, path="/", method="GET", **headers):
-    """Ask the server something without the browser's cookie, and return the status."""
+UPGRADE = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+           "sec-websocket-key": "c2NhbGVkb3RzY2FsZWRvdA=="}  # fmt: skip
+
+
+def ask(server, path="/", method="GET", body=None, **headers):
+    """Ask the server something without the browser, and return status and headers."""
     with closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
-        connection.request(method, path, headers={"Host": f"127.0.0.1:{server.port}", **headers})
+        headers = {"host": f"127.0.0.1:{server.port}"} | {x.lower(): y for x, y in headers.items()}
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         response.read()
         return response.status, {name.lower(): x for name, x in response.getheaders()}
@@ -447,52 +452,103 @@ def test_without_token_or_from_elsewhere_nothing_is_served(server):
     assert ask(server, path, Origin="http://evil.example")[0] == 403
     assert ask(server, path, Origin=f"http://127.0.0.1:{server.port + 1}")[0] == 403
     assert ask(server, path, Origin="null")[0] == 403
-    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
-               "Sec-WebSocket-Key": "c2NhbGVkb3RzY2FsZWRvdA=="}  # fmt: skip
     for origin in ("http://evil.example", f"http://localhost:{server.port + 1}"):
-        assert ask(server, "/ws?session_id=s", Origin=origin, **upgrade)[0] == 403
+        assert ask(server, "/ws?session_id=s", Origin=origin, **UPGRADE)[0] == 403
 
 
 STRANGER = """<!doctype html><title>stranger</title><script>
 const root = "ROOT";
-const post = (path) => fetch(root + path, {method: "POST", credentials: "include",
-  headers: {"Content-Type": "text/plain"}, body: JSON.stringify({objectIds: ["x"], values: [1]})})
-  .then((r) => "read " + r.status, () => "refused");
+const post = (type) => fetch(root + "PATH", {method: "POST", mode: "no-cors",
+  credentials: "include", headers: {"Content-Type": type}, body: BODY});
 const socket = () => new Promise((done) => {
-  const ws = new WebSocket(root.replace("http", "ws") + "/ws?session_id=s1");
-  ws.onopen = () => done("opened"); ws.onerror = () => done("refused");
+  const ws = new WebSocket(root.replace("http", "ws") + "/ws?session_id=SESSION");
+  ws.onopen = ws.onerror = done;
 });
-window.result = Promise.all([
-  fetch(root + "/", {credentials: "include"}).then((r) => "read " + r.status, () => "refused"),
-  post("/api/kernel/set_ui_element_value"), post("/api/kernel/instantiate"),
-  post("/api/kernel/run"), socket(),
+window.result = Promise.allSettled([
+  fetch(root + "/", {credentials: "include"}),
+  post("text/plain"), post("application/x-www-form-urlencoded"), socket(),
 ]);
 </script>"""
 
 
-def test_a_page_on_another_origin_can_change_nothing(visit, server, tab):
-    visit("tr", "exercise")
-    before = server.state.read_bytes() if server.state.exists() else b""
+@contextmanager
+def served(text):
+    """Give the address of a page that another server on this machine serves."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
-            self.wfile.write(STRANGER.replace("ROOT", server.root).encode())
+            self.wfile.write(text.encode())
 
         def log_message(self, *_):
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as stranger:
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
-        page = tab[0].context.browser.contexts[-1].new_page()  # with the lesson's cookie
-        page.context.unroute_all()
-        page.goto(f"http://127.0.0.1:{stranger.server_port}/")
-        assert page.evaluate("window.result") == ["refused"] * 5
-        page.close()
+        yield f"http://127.0.0.1:{stranger.server_port}/"
         stranger.shutdown()
-    assert (server.state.read_bytes() if server.state.exists() else b"") == before
+
+
+def sent_by(context, address):
+    """Open a page beside the lesson; return (cookie, status) of its requests, and sockets' errors.
+
+    They come from the browser's own record, which knows what is hidden from the page.
+    """
+    page = context.new_page()
+    page.route("**/*", lambda route: route.continue_())  # the context itself refuses it
+    record = context.new_cdp_session(page)
+    cookies, statuses, errors = {}, {}, []
+    for event, note in (
+        ("requestWillBeSentExtraInfo",
+         lambda x: cookies.update({x["requestId"]: x["headers"].get("Cookie")})),
+        ("responseReceivedExtraInfo",
+         lambda x: statuses.update({x["requestId"]: x["statusCode"]})),
+        ("webSocketFrameError", lambda x: errors.append(x["errorMessage"])),
+    ):  # fmt: skip
+        record.on(f"Network.{event}", note)
+    record.send("Network.enable")
+    page.goto(address)
+    page.evaluate("window.result")
+    page.wait_for_timeout(200)  # the record may come after the page's own events
+    page.close()
+    assert cookies.keys() == statuses.keys()
+    itself, *sent = [(cookies[x], statuses[x]) for x in statuses]
+    assert itself[1] == 200
+    return sent, errors
+
+
+def test_a_page_on_another_origin_can_change_nothing(visit, server):
+    """What the page itself sends is sent once more by others, with another answer in it."""
+    page = visit("tr", "attention")
+    with page.expect_request(lambda x: '"64"' in (x.post_data or "")) as own:
+        status = answer(page, "tr", LESSON.questions["divide-by"], "64")
+    expect(status).to_contain_text("✗")
+    before = server.state.read_bytes()
+    path, headers = urlsplit(own.value.url).path, own.value.all_headers()
+    body, session = own.value.post_data.replace("64", "8"), headers["marimo-session-id"]
+    text = STRANGER.replace("ROOT", server.root).replace("PATH", path)
+    text = text.replace("BODY", json.dumps(body)).replace("SESSION", session)
+    with served(text) as address:
+        sent, errors = sent_by(page.context, address)
+    assert sent == [(headers["cookie"], 403)] * 3
+    (refused,) = errors
+    assert refused.endswith("Unexpected response code: 403")
+    assert server.state.read_bytes() == before
+
+    socket = f"/ws?session_id={session}"
+    origins = ["http://evil.example", "null", server.root.replace("http", "https"), address[:-1]]
+    hosts = ["evil.example", f"evil.example:{server.port}", f"127.0.0.1:{server.port + 1}"]
+    for strange in [*({"origin": x} for x in origins), *({"host": x} for x in hosts)]:
+        known = headers | strange
+        assert ask(server, f"/?{urlsplit(server.address).query}", **known)[0] == 403
+        assert ask(server, path, "POST", body, **known)[0] == 403
+        assert ask(server, socket, **known | UPGRADE)[0] == 403
+    assert server.state.read_bytes() == before
+
+    assert ask(server, path, "POST", body, **headers)[0] == 200  # nothing else was amiss
+    expect(status).to_contain_text("✓")
 
 
 # ------------------------------------------------------------------------------------ how it looks

@@ -301,6 +301,25 @@ def test_the_right_solution_passes(visit, server, language):
     assert (kept["tries"], kept["best"]["score"], kept["last"]["score"] < 1) == (3, 1, True)
 
 
+HOSTILE = "*a* _b_ __c__ `d` $e$ \\(f\\) <script>g</script> &amp; [h](i) {j}\n\n- two  spaces\n"
+
+
+def test_what_a_learner_wrote_is_shown_letter_for_letter(visit):
+    page = visit("en", "exercise")
+    code = f'"""\n````\n$k$ *l*\n````\n"""\nraise ValueError({HOSTILE!r})'
+    card, status = grade(page, "en", code)
+    message = status.locator(".fact").last
+    assert message.evaluate("x => x.innerText") == HOSTILE
+    card.get_by_role("button", name=say("page.hint", "en")).click()
+    mine = card.locator(".hints .beside").locator("> div").first.locator("pre")
+    expect(mine).to_be_visible()
+    assert mine.evaluate("x => x.innerText").strip() == code
+    _, status = grade(page, "en", "def __a__(): pass\n\n\ndef _b_(): pass")
+    expect(status.locator(".verdict")).to_have_text(
+        "There is no function called attention. Functions found: __a__, _b_"
+    )
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_further_exercises_are_judged_the_same_way(visit, language):
     page = visit(language, "beyond")

@@ -1,7 +1,9 @@
 """An exercise on the page: an editor, a run of its code, and what there is to say of it."""
 
+import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -11,6 +13,9 @@ from scaledot.lesson import figures, texts
 from scaledot.lesson.judge import CHECKS, Verdict, difference, judge, lines
 from scaledot.lesson.page.parts import SETTLE, Setting, markdown
 from scaledot.lesson.tables import LANGUAGES
+
+MARK = "\ue000"
+"""Around the name of a fact until the text is HTML; a private character that Markdown lets pass."""
 
 
 class Editor:
@@ -103,7 +108,6 @@ class Editor:
         """Return the checks, and what to say first."""
         say, language = self.setting.say, self.setting.language
         kind = "right" if verdict.right else "wrong"
-        message = markdown(texts.message(verdict, self.exercise, language))
         items = "".join(
             f"<li>{'✓' if passed else '✗'} {escape(text)}</li>"
             for passed, text in texts.checks(verdict, language)
@@ -111,8 +115,19 @@ class Editor:
         count = say("page.checks", passed=len(verdict.passed), all=len(CHECKS))
         tries = say("page.tries", n=self._item()["tries"])
         return (
-            f'<div class="verdict {kind}">{message}</div>'
+            f'<div class="verdict {kind}">{self._message(verdict)}</div>'
             f'<p class="caption">{tries}. {count}</p><ul class="checks">{items}</ul>'
+        )
+
+    def _message(self, verdict: Verdict) -> str:
+        """Return what to say first: words of the lesson are Markdown, facts are what they are."""
+        marks = {name: None if fact is None else f"{MARK}{name}{MARK}"
+                 for name, fact in verdict.facts.items()}  # fmt: skip
+        marked = replace(verdict, facts=marks)
+        return re.sub(
+            f"{MARK}(\\w+){MARK}",
+            lambda mark: f'<span class="fact">{escape(str(verdict.facts[mark[1]]))}</span>',
+            markdown(texts.message(marked, self.exercise, self.setting.language)),
         )
 
     def _hints(self, verdict: Verdict, code: str) -> str:
@@ -166,7 +181,9 @@ class Editor:
 
 def _python(code: str) -> str:
     """Return a program."""
-    return markdown(f"````python\n{code.strip(chr(10))}\n````")
+    longest = max(map(len, re.findall("`+", code)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return markdown(f"{fence}python\n{code.strip(chr(10))}\n{fence}")
 
 
 def _marked(text: str, facts: Mapping[str, int], label: str) -> str:

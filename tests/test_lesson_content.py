@@ -422,6 +422,17 @@ def test_two_pages_lose_nothing_of_each_others(tmp_path):
     assert [progress.Progress(file, "attention").item(x)["tries"] for x in "abc"] == [20] * 3
 
 
+def test_half_a_surrogate_pair_loses_no_answers(tmp_path):
+    file = tmp_path / "state.json"
+    kept = progress.Progress(file, "attention")
+    kept.answer("q", "ğ", 1.0)
+    kept.code("q", "print('\ud800')")
+    kept.answer("blank", "\udfff", 0.0)
+    item = progress.Progress(file, "attention").item("q")
+    assert (item["best"]["answer"], item["code"]) == ("ğ", "print('?')")
+    progress.to_json(kept).encode()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -126,6 +126,14 @@ def test_memory_is_limited_with_and_without_the_system():
         assert judge(EXERCISE, code).message == "memory"
 
 
+def test_half_a_surrogate_pair_comes_back_as_text():
+    code = "print('ğ\\ud800')\nimport warnings\nwarnings.warn('\\udc80')\nraise OSError('\\udfff')"
+    found = run(code, limits=QUICK)
+    assert (found.printed, found.error.message) == ("ğ?\n", "?")
+    assert "UserWarning: ?" in found.complained
+    assert run("x = '\ud800'", limits=QUICK).error.kind == "UnicodeEncodeError"
+
+
 def test_a_run_keeps_to_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.chdir(tmp_path)

@@ -320,6 +320,28 @@ def test_what_a_learner_wrote_is_shown_letter_for_letter(visit):
     )
 
 
+def test_half_a_surrogate_pair_is_kept_as_a_question_mark(visit, server):
+    page = visit("en", "numbers")
+    typed = r"document.execCommand('insertText', false, '😀\\ud800\ud800\ud801')"
+    field = page.get_by_role("textbox", name=say("page.blank", "en"))
+    field.focus()
+    page.evaluate(typed)
+    field.press("Enter")
+    expect(page.locator("#blank-scale").get_by_role("status")).to_contain_text("✗")
+    assert server.kept()["blank-scale"]["last"]["answer"] == r"😀\ud800??"
+    page.goto(f"{server.root}/?lang=en&step=exercise")
+    code = r"print('ğ\ud800'); raise OSError('\udfff')  # "
+    card, status = grade(page, "en", code)
+    expect(status.locator(".verdict")).to_contain_text("OSError: ?")
+    expect(card.locator("pre.printed")).to_have_text("ğ?")
+    editor = card.get_by_role("textbox")
+    editor.press("Control+End")
+    page.evaluate(typed)
+    card.get_by_role("button", name=say("page.run", "en")).click()
+    expect(status.locator(".caption")).to_contain_text(say("page.tries", "en", n=2))
+    assert server.kept()["attention"]["code"] == code + r"😀\ud800??"
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_further_exercises_are_judged_the_same_way(visit, language):
     page = visit(language, "beyond")

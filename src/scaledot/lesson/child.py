@@ -37,7 +37,9 @@ class Report:
         if self._once.acquire(blocking=False):
             self.found |= more | {"printed": "".join(PRINTED), "complained": "".join(COMPLAINED)}
             part = Path(self.path + ".part")
-            part.write_text(json.dumps(self.found), encoding="utf-8")
+            # half of a surrogate pair, which a str may hold, is no text: it becomes a question mark
+            found = json.dumps(self.found, ensure_ascii=False)
+            part.write_text(found, encoding="utf-8", errors="replace")
             part.replace(self.path)
             os._exit(0)
         threading.Event().wait()

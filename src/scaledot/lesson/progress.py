@@ -122,7 +122,9 @@ def _write(file: Path, state: Mapping[str, Any]) -> None:
     """Replace the file, so that there is a whole one at any time."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(file) as draft:
-        draft.write_text(json.dumps(state, ensure_ascii=False, indent=1), encoding="utf-8")
+        text = json.dumps(state, ensure_ascii=False, indent=1)
+        # half of a surrogate pair, which a str may hold, is no text: it becomes a question mark
+        draft.write_text(text, encoding="utf-8", errors="replace")
 
 
 # --------------------------------------------------------------------------------------- export

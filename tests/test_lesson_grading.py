@@ -11,7 +11,7 @@ from scaledot import cli
 from scaledot.lesson import content, mistakes, recipes, texts
 from scaledot.lesson.judge import CHECKS, judge
 from scaledot.lesson.mistakes import alike, bank, names
-from scaledot.lesson.run import Limits, run
+from scaledot.lesson.run import Limits, remembered, run
 from scaledot.lesson.tables import LANGUAGES
 
 LESSON = content.load()
@@ -132,6 +132,20 @@ def test_half_a_surrogate_pair_comes_back_as_text():
     assert (found.printed, found.error.message) == ("ğ?\n", "?")
     assert "UserWarning: ?" in found.complained
     assert run("x = '\ud800'", limits=QUICK).error.kind == "UnicodeEncodeError"
+
+
+def test_a_run_that_was_stopped_is_not_remembered(tmp_path):
+    runs = tmp_path / "runs"
+    code = f"""
+import os
+with open({str(runs)!r}, "a") as file:
+    file.write("x")
+if os.path.getsize({str(runs)!r}) == 1:
+    os._exit(3)
+print("done")
+"""
+    assert [remembered(code).stage for _ in range(3)] == ["died", "done", "done"]
+    assert runs.read_text() == "xx"
 
 
 def test_a_run_keeps_to_itself(tmp_path, monkeypatch):

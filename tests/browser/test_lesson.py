@@ -160,6 +160,26 @@ def test_the_lessons_own_lines_print_its_numbers_and_can_be_changed(visit, serve
     expect(editor).to_contain_text("(4, 64, 1024)")
 
 
+def test_a_program_runs_at_every_press_and_a_stopped_run_is_not_kept(visit, tmp_path):
+    page = visit("en", "numbers")
+    program = page.locator(".program")
+    runs = str(tmp_path / "runs")
+    program.get_by_role("textbox").fill(
+        f"import os\nfile = open({runs!r}, 'a')\nfile.write('x')\nfile.close()\n"
+        f"n = os.path.getsize({runs!r})\nif n == 1: os._exit(3)\nprint(n)\n"
+    )
+    run, status = program.get_by_role("button", name="Run"), program.get_by_role("status")
+    run.click()
+    expect(status).to_contain_text(say("grader.died", "en"))
+    page.locator("#blank-scale").get_by_role("textbox").fill("log")
+    page.locator("#blank-scale").get_by_role("textbox").press("Enter")
+    expect(page.locator("#blank-scale").get_by_role("status")).to_contain_text("✗")
+    expect(status).to_contain_text(say("grader.died", "en"))  # the page drawn again runs nothing
+    for n in (2, 3):
+        run.click()
+        expect(status.locator("pre")).to_have_text(f"{n}")
+
+
 # --------------------------------------------------------------------------------- the questions
 
 

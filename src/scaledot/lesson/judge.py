@@ -14,7 +14,7 @@ from scaledot.lesson import mistakes
 from scaledot.lesson.content import Exercise
 from scaledot.lesson.mistakes import Bank
 from scaledot.lesson.recipes import FAMILIES
-from scaledot.lesson.run import USUAL, Limits, Outcome, Result, Run, run
+from scaledot.lesson.run import USUAL, Limits, Outcome, Result, Run, remembered, run
 
 CHECKS = ("runs", "defines", "returns", "values", "keeps", "prints")
 """Runs to its end; defines the function; which returns the right kinds and shapes; and the right
@@ -78,12 +78,11 @@ def _family(name: str) -> Bank:
     return mistakes.bank(FAMILIES[name])
 
 
-@lru_cache(maxsize=64)
 def _programs(entry: str, cases: tuple[str, ...], programs: tuple[tuple[str, str], ...]) -> Bank:
     """Return the bank that programs make; the first of them is the solution."""
     entries = []
     for name, program in programs:
-        found = run(program, entry, cases)
+        found = remembered(program, entry, cases)
         if len(found.outcomes) == len(cases):
             entries.append(((name,) if name else (), found.outcomes))
     return Bank(cases, tuple(entries))

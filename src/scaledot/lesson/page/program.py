@@ -1,21 +1,14 @@
 """A program on the page: its lines to be read and changed, and what they print when they run."""
 
 import time
-from functools import lru_cache
 from html import escape
 
 import marimo as mo
 
 from scaledot.lesson.judge import ending
 from scaledot.lesson.page.parts import SETTLE, Setting
-from scaledot.lesson.run import Run, run
+from scaledot.lesson.run import Run, remembered, run
 from scaledot.lesson.texts import say
-
-
-@lru_cache(maxsize=128)
-def _ran(code: str) -> Run:
-    """Return a run; the lesson's own programs run once."""
-    return run(code)
 
 
 class Program:
@@ -26,6 +19,7 @@ class Program:
         self.original = setting.lesson.codes[name]
         kept = setting.progress.item(self.name).get("setting", {})
         self.shown = kept.get("code", self.original)
+        self.found: Run | None = None
         self.running = False
         self.editor = mo.ui.code_editor(
             # marimo leaves an editor as it is unless it starts from another text than before
@@ -52,7 +46,7 @@ class Program:
             time.sleep(SETTLE)
             self.shown = self.editor.value
             self.setting.progress.set(self.name, {"code": self.shown})
-            _ran(self.shown)
+            self.found = run(self.shown)
         finally:
             self.running = False
             self.setting.changed()
@@ -75,9 +69,10 @@ class Program:
         """Return what the program printed, and what ended it if anything did."""
         if self.running:
             return f"<p>{self.setting.say('page.running')}</p>"
-        found = _ran(self.shown)
-        printed = f"<pre>{escape(found.printed)}</pre>"
-        ended = ending(found)
+        if self.found is None:
+            self.found = (remembered if self.shown == self.original else run)(self.shown)
+        printed = f"<pre>{escape(self.found.printed)}</pre>"
+        ended = ending(self.found)
         if ended is None:
             return printed
         message, facts = ended

@@ -167,6 +167,8 @@ def broken(tmp_path, monkeypatch, once):
     ("file", "old", "new", "problem"),
     [
         ("lesson.toml", "title.tr", "titel.tr", "lesson.toml: `title.tr` is missing or empty"),
+        ("lesson.toml", 'id = "attention"', "", "lesson.toml: `id` is missing"),
+        ("lesson.toml", "title.tr", "title.tr", "`id` must not be 'attention'"),
         ("lesson.toml", "title.tr", "titel.tr", "nothing is called `titel`"),
         ("questions.toml", 'kind = "choice"', 'kind = "guess"', "must be one of choice, blank"),
         ("questions.toml", 'answer = "8"', 'answer = "9"', "must be the id of an option"),
@@ -308,7 +310,7 @@ program = "def mean(x): return x.sum()"
 def mine(tmp_path, text=MINE):
     """Return a lesson of one page and one exercise that brings its own wrong programs."""
     (tmp_path / "exercises").mkdir(exist_ok=True)
-    (tmp_path / "lesson.toml").write_text('title = "Σ"')
+    (tmp_path / "lesson.toml").write_text('id = "mine"\ntitle = "Σ"')
     (tmp_path / "exercises" / "mean.toml").write_text(text, encoding="utf-8")
     for language, heading in (("tr", "# Ortalama"), ("en", "# Mean")):
         page = f"{heading}\n\n::exercise mean::\n"
@@ -345,6 +347,21 @@ def test_what_is_wrong_with_a_teachers_exercise_is_found(tmp_path, old, new, pro
         text = MINE.replace('expected = ""', 'expected = "1"')
     problems = check.check(mine(tmp_path, text))
     assert any(problem in found for found in problems), problems
+
+
+def test_answers_are_kept_under_the_lessons_id_wherever_its_folder_lies(tmp_path):
+    found = {}
+    for place, name in (("a", "mine"), ("b", "mine"), ("c", "renamed")):
+        folder = tmp_path / place / name
+        shutil.copytree(content.BUILT_IN, folder)
+        about = (folder / "lesson.toml").read_text(encoding="utf-8")
+        number = "one" if place == "a" else "two"
+        about = about.replace('id = "attention"', f'id = "{number}"')
+        (folder / "lesson.toml").write_text(about, encoding="utf-8")
+        kept = progress.Progress(tmp_path / "state.json", content.load(folder).id)
+        found[place] = list(kept.items())
+        kept.answer(place, "x", 1.0)
+    assert found == {"a": [], "b": [], "c": ["b"]}
 
 
 def test_the_lesson_that_the_docs_show_is_whole(tmp_path):

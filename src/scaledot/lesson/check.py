@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from scaledot.lesson import figures, mistakes
+from scaledot.lesson import content, figures, mistakes
 from scaledot.lesson.answers import same_text
 from scaledot.lesson.content import Exercise, Lesson, Question
 from scaledot.lesson.judge import bank_of, ending, judge
@@ -36,7 +36,7 @@ _TURKISH, _ENOUGH = set("çğıöşüÇĞİÖŞÜ"), 80
 
 def check(lesson: Lesson) -> list[str]:
     """Return what is wrong with a lesson, in words; nothing if it is whole."""
-    found = list(lesson.problems)
+    found = [*lesson.problems, *_id(lesson)]
     for where, text in _texts(lesson):
         found += [f"{where}: {problem}" for problem in same_in_all(text)]
     found += _pages(lesson)
@@ -48,6 +48,14 @@ def check(lesson: Lesson) -> list[str]:
     for exercise in lesson.exercises.values():
         found += [f"exercise {exercise.id}: {problem}" for problem in _exercise(exercise)]
     return found
+
+
+def _id(lesson: Lesson) -> Iterator[str]:
+    """Say whether a copy of the built-in lesson still has its id."""
+    copied = lesson.folder.resolve() != content.BUILT_IN
+    if copied and lesson.id == content.read(content.BUILT_IN).id:
+        yield (f"lesson.toml: `id` must not be {lesson.id!r}, that of the built-in lesson: the "
+               "answers to both would be mixed")  # fmt: skip
 
 
 # --------------------------------------------------------------------------------- both languages

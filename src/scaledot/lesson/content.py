@@ -1,6 +1,6 @@
 """Lessons as data: a folder of pages, questions and exercises, read into frozen dataclasses.
 
-    lesson.toml                 title
+    lesson.toml                 id and title
     10-name.tr.md 10-name.en.md pages in their order, with lines ::kind name:: where parts go
     questions.toml              questions of all pages
     exercises/name.toml         an exercise: starter, expected text, solution, hints by mistake
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from scaledot.lesson import tables
 from scaledot.lesson.tables import LANGUAGES, Table, Text
 
-BUILT_IN = Path(__file__).with_name("content") / "attention"
+BUILT_IN = Path(__file__).resolve().with_name("content") / "attention"
 
 _MARKER = re.compile(r"^::(\w+)(?: ([^:\n]+))?::$", re.M)
 _PAGE = re.compile(r"(\d+)-([\w-]+)\.(\w+)\.md")
@@ -146,6 +146,7 @@ class Lesson:
 
     folder: Path
     id: str
+    """What answers are kept under."""
     title: Text
     pages: tuple[Page, ...]
     questions: Mapping[str, Question]
@@ -194,7 +195,7 @@ def read(folder: Path) -> Lesson:
         problems.append(f"questions.toml: two questions have the id {name!r}")
     lesson = Lesson(
         folder=folder,
-        id=folder.resolve().name,
+        id=about.word("id"),
         title=about.text("title"),
         pages=_pages(folder, problems),
         questions={x.id: x for x in entries},

@@ -139,12 +139,16 @@ def _causal(q: Array, k: Array, v: Array, *, mask: str, scale: str, returns: str
     size = q.shape[1]
     scores = q @ k.T * {"sqrt_d": 1 / math.sqrt(size), "none": 1.0, "d": 1 / size}[scale]
     query, key = np.indices(scores.shape)
-    sees = {"strict": key < query, "strict:finite": key < query, "future": key >= query}.get(
-        mask, key <= query
-    )
+    sees = {
+        "strict": key < query,
+        "strict:finite": key < query,
+        "future": key >= query,
+        "future:strict": key > query,
+        "future:finite": key > query,
+    }.get(mask, key <= query)
     if mask == "zero_scores":
         scores = scores * sees
-    elif mask == "strict:finite":
+    elif mask.endswith(":finite"):
         scores = np.where(sees, scores, -1e9)
     elif mask not in ("none", "after_softmax"):
         scores = np.where(sees, scores, -np.inf)
@@ -156,8 +160,8 @@ def _causal(q: Array, k: Array, v: Array, *, mask: str, scale: str, returns: str
 
 CAUSAL = Family(
     axes={
-        "mask": ("past", "none", "strict", "strict:finite", "future", "zero_scores",
-                 "after_softmax"),
+        "mask": ("past", "none", "strict", "strict:finite", "future", "future:strict",
+                 "future:finite", "zero_scores", "after_softmax"),
         "scale": ("sqrt_d", "none", "d"),
         "returns": RETURNS,
     },

@@ -169,6 +169,27 @@ print("done")
     assert runs.read_text() == "xx"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the watch ends it first")
+@pytest.mark.parametrize("piece", ["bytearray(99)", "[0]", "'a' * 10**6"])
+def test_memory_that_runs_out_in_pieces_of_any_size_is_told(piece):
+    loop = f"held = []\ndef f():\n    while True:\n        held.append({piece})\n"
+    tight = Limits(seconds=20, memory=2**28)
+    found = run(f"{loop}f()", limits=tight)
+    assert (found.stage, found.error.kind) == ("raised", "MemoryError")
+    assert found.error.line in (3, 4)
+    found = run(loop, "f", ((),), tight)
+    assert found.stage == "memory"
+    assert found.line in (3, 4)
+    caught = f"{loop}try:\n    f()\nexcept MemoryError:\n    pass"
+    assert run(caught, limits=tight).stage == "done"
+
+
+def test_an_array_that_is_too_large_is_told_as_memory_wherever_it_is_made():
+    function = "def attention(Q, K, V):\n    return np.ones((10**6, 10**6)), K\n"
+    for code in (solved(function), solved(f"{function}attention(Qk, Kk, Vk)")):
+        assert judge(EXERCISE, code).message == "memory"
+
+
 def test_a_run_keeps_to_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.chdir(tmp_path)

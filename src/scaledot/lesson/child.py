@@ -22,6 +22,8 @@ FILE = "model.py"
 """What the learner's code is called in its own tracebacks."""
 LARGEST = 10_000
 """Numbers of an array that are reported; no case needs a hundredth of them."""
+RESERVE = [bytearray(2**22) for _ in range(4)]
+"""Memory that is kept back, so that what a program which used up the rest did can still be said."""
 
 
 class Report:
@@ -29,11 +31,14 @@ class Report:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.line: int | None = None
+        """The learner's line that ran when the watch last looked."""
         self.found: dict[str, Any] = {"stage": "died"}
         self._once = threading.Lock()
 
     def end(self, **more: Any) -> NoReturn:
         """Write everything that was found, and end the process whatever else it is doing."""
+        RESERVE.clear()
         if self._once.acquire(blocking=False):
             self.found |= more | {"printed": "".join(PRINTED), "complained": "".join(COMPLAINED)}
             part = Path(self.path + ".part")
@@ -100,7 +105,8 @@ def main() -> None:
         report.found |= {"stage": "raised", "error": describe(error)}
     except BaseException as error:
         if not (isinstance(error, SystemExit) and error.code in (None, 0)):
-            report.found |= {"stage": "raised", "error": describe(error)}
+            report.found |= {"stage": "raised", "error": describe(error, report.line)}
+    make_room()
     report.found["functions"] = [
         name for name, x in names.items() if getattr(x, "__module__", None) == "__main__"
     ]
@@ -125,6 +131,8 @@ def call(np: Any, function: Any, cases: list[Any], report: Report) -> None:
         before = [np.array(x) for x in arguments]
         try:
             outcomes.append(encode(np, function(*arguments)))
+        except MemoryError as error:
+            report.end(stage="memory", line=describe(error, report.line)["line"])
         except BaseException as error:
             outcomes.append({"raised": describe(error)})
         for x, old in zip(arguments, before, strict=True):
@@ -151,16 +159,27 @@ def encode(np: Any, x: Any) -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": array.dtype.name, "values": values}
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """Return kind, message and the learner's last line of an error."""
+def describe(error: BaseException, seen: int | None = None) -> dict[str, Any]:
+    """Return kind, message and the learner's last line of an error.
+
+    `seen` is the line that was seen last: without memory Python notes none.
+    """
+    if isinstance(error, MemoryError):
+        make_room()
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename == FILE
     ]
     text = f"{error.msg}" if isinstance(error, SyntaxError) else f"{error}"
-    line = lines[-1] if lines else None
+    line = lines[-1] if lines else seen
     return {"kind": type(error).__name__, "message": text[:500], "line": line}
+
+
+def make_room() -> None:
+    """Give back some of the memory that is kept back."""
+    if RESERVE:
+        RESERVE.pop()
 
 
 def learners_line(frame: FrameType | None) -> int | None:
@@ -204,7 +223,7 @@ def watch(job: dict[str, Any], report: Report, traced: bool) -> None:
         tracemalloc.start()
     while True:
         time.sleep(0.02)
-        line = learners_line(sys._current_frames().get(main_thread))
+        line = report.line = learners_line(sys._current_frames().get(main_thread))
         if time.monotonic() > stop:
             report.end(stage="timeout", line=line)
         if traced and tracemalloc.get_traced_memory()[0] > job["memory"]:

@@ -11,7 +11,7 @@ from scaledot import cli
 from scaledot.lesson import content, mistakes, recipes, texts
 from scaledot.lesson.judge import CHECKS, judge
 from scaledot.lesson.mistakes import alike, bank, names
-from scaledot.lesson.run import Limits, remembered, run
+from scaledot.lesson.run import USUAL, Limits, remembered, run
 from scaledot.lesson.tables import LANGUAGES
 
 LESSON = content.load()
@@ -523,7 +523,12 @@ def test_mistakes_are_named_through_the_grader(name, wrong, body):
 @pytest.mark.parametrize(
     ("code", "message", "facts"),
     [
-        (MODEL.replace(BODY, "def attention(Q, K, V): pass\n"), "raised", {"kind": "TypeError"}),
+        (
+            solved("def attention(Q, K, V):\n    return Q[:, :4], K\n\n1 / 0"),
+            "raised",
+            {"line": 13},
+        ),
+        (solved(BODY + "\n1 / 0"), "raised", {"kind": "ZeroDivisionError"}),
         (BODY, "call_raised", {"line": 3, "kind": "NameError"}),
         ("def attention(Q, K, V): return", "nothing", {}),
         ("def attention(Q, K, V): return Q, K, V", "count", {"got": 3, "want": 2}),
@@ -531,6 +536,7 @@ def test_mistakes_are_named_through_the_grader(name, wrong, body):
         ("def attention(Q, K, V): return Q, K", "shape", {"got": "(3, 8)", "want": "(3, 4)"}),
         ("def attention(Q, K, V): return Q[:, :4], K", "value", {"entry": "[0, 0]"}),
         ("def atention(Q, K, V): return", "missing", {"functions": "atention"}),
+        ("attention = 1", "no_function", {"entry": "attention"}),
         (MODEL + "print(1)", "prints", {"row": 5, "column": 1}),
         (MODEL.replace("round(3)", "round(2)"), "prints", {"row": 3, "column": 8}),
         (solved(BODY.replace("    d_k", "    Q *= 1 + 1e-12\n    d_k")), "touched", {}),
@@ -543,6 +549,49 @@ def test_what_no_mistake_explains_is_told_without_a_guess(code, message, facts):
     assert 0 <= verdict.score < 1
     for language in LANGUAGES:
         assert "{" not in texts.message(verdict, EXERCISE, language)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message", "kind"),
+    [
+        ("pass", "nothing", "TypeError"),
+        ("return A @ V, A, S", "count", "ValueError"),
+        ("return (A @ V)[:0]", "count", "ValueError"),
+        ("return softmax(Q @ K.T), A @ V, 1 / 0", "raised", "ZeroDivisionError"),
+    ],
+)
+def test_results_that_cannot_be_unpacked_are_told_before_the_error(returned, message, kind):
+    code = MODEL.replace("return A @ V, A", returned)
+    line = 1 + code[: code.index("output, weights =")].count("\n")
+    verdict = judge(EXERCISE, code)
+    assert (verdict.message, verdict.facts["kind"]) == (message, kind)
+    for language in LANGUAGES:
+        told = texts.message(verdict, EXERCISE, language)
+        assert told.endswith(texts.say("grader.raised", language, **verdict.facts))
+        if message != "raised":
+            assert verdict.facts["line"] == line
+            assert EXERCISE.returns[language] in told
+
+
+def test_an_error_is_told_after_the_mistake_that_is_its_cause():
+    code = MODEL.replace("return A @ V, A", "return A @ V").replace("Kk, Vk)", "Kk, Vk[:, :1])")
+    verdict = judge(EXERCISE, code.replace("output, weights = a", "output, weights, _ = a"))
+    assert verdict.mistakes == ("returns.output_only",)
+    for language in LANGUAGES:
+        told = texts.message(verdict, EXERCISE, language)
+        assert told.startswith(EXERCISE.mistakes["returns.output_only"].did[language])
+        assert "ValueError: not enough values to unpack" in told
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_texts_say_the_limits_that_hold(language):
+    slow = judge(EXERCISE, "while True: pass", QUICK)
+    assert f"{QUICK.seconds:g} s" in texts.message(slow, EXERCISE, language)
+    assert f"{USUAL.seconds:g} s" in texts.say("page.running", language, **USUAL.shown)
+    assert USUAL.seconds >= 10
+    large = "import numpy as np\nx = np.ones((2**17, 1))\nx @ x.T"
+    told = texts.message(judge(EXERCISE, large), EXERCISE, language)
+    assert f"{USUAL.memory / 2**30:g} GiB" in told
 
 
 def test_a_program_that_stops_half_way_is_judged_by_its_function():

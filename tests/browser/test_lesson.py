@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect as expecting
 
-from scaledot.lesson import answers, content
+from scaledot.lesson import answers, content, progress
+from scaledot.lesson.run import USUAL
 from scaledot.lesson.tables import LANGUAGES
 from scaledot.lesson.texts import say
 
@@ -376,11 +377,22 @@ def test_an_endless_loop_is_stopped_and_said_so(visit, server, language):
     code = "x = 1\nwhile True:\n    x += 1\n"
     card, status = grade(page, language, code)
     told = status.inner_text()
-    assert any(say("grader.timeout", language, line=line) in told for line in (2, 3))
+    assert any(say("grader.timeout", language, line=line, **USUAL.shown) in told for line in (2, 3))
     assert server.kept()["attention"]["code"] == code
     expect(card.get_by_role("textbox")).to_contain_text("while True:")
     _, status = grade(page, language, EXERCISE.solution)
     expect(status).to_contain_text(say("grader.right", language))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_kept_program_without_an_end_does_not_hold_up_the_page(visit, server, language):
+    code = f"x = '{language}'\nwhile True:\n    x = x\n"
+    item = {"run-numbers.py": {"setting": {"code": code}}}
+    state = {"version": progress.VERSION, "lessons": {"attention": item}}
+    server.state.write_text(json.dumps(state), encoding="utf-8")
+    status = visit(language, "numbers").locator(".program").get_by_role("status")
+    expect(status).to_have_text(say("page.running", language, **USUAL.shown))
+    expect(status).to_contain_text(say("grader.timeout", language, line=2, **USUAL.shown)[:20])
 
 
 def test_starting_over_brings_the_starter_back(visit, server):

@@ -109,7 +109,7 @@ def judge(exercise: Exercise, code: str, limits: Limits = USUAL) -> Verdict:
         "keeps": bool(found.outcomes) and not found.touched,
         "prints": not difference(found.printed, exercise.expected),
     }
-    message, facts = _message(exercise, bank, found, named, checks)
+    message, facts = _message(exercise, bank, found, named, checks, limits)
     return Verdict(
         passed=tuple(name for name in CHECKS if checks[name]),
         message=message,
@@ -126,16 +126,24 @@ def _message(
     found: Run,
     named: tuple[str, ...] | None,
     checks: Mapping[str, bool],
+    limits: Limits,
 ) -> tuple[str, dict[str, Any]]:
     """Return what to say first, and what it speaks of."""
-    ended = ending(found)
+    ended = ending(found, limits)
     if ended and ended[0] != "raised":
         return ended
+    stopped = ended[1] if ended else {}
     if named:
-        return "mistake", {}
+        return "mistake", stopped
     if ended:
+        if found.outcomes and named is None:
+            cause, facts = _first_difference(bank, found)
+            if cause in ("nothing", "count"):  # what the program does with the result then fails
+                return cause, facts | stopped
         return ended
     if not found.defined:
+        if not found.functions:
+            return "no_function", {"entry": exercise.entry}
         return "missing", {"entry": exercise.entry, "functions": ", ".join(found.functions)}
     if named is None:
         return _first_difference(bank, found)
@@ -146,13 +154,15 @@ def _message(
     return "right", {}
 
 
-def ending(found: Run) -> tuple[str, dict[str, Any]] | None:
+def ending(found: Run, limits: Limits = USUAL) -> tuple[str, dict[str, Any]] | None:
     """Return what ended a run before its end, and what to say of it; None where nothing did."""
     if found.stage == "done":
         return None
-    facts = found.error._asdict() if found.error else {"line": found.line}
-    if facts.get("kind") == "MemoryError":
-        return "memory", facts
+    facts: dict[str, Any] = found.error._asdict() if found.error else {"line": found.line}
+    if found.stage == "memory" or facts.get("kind") == "MemoryError":
+        return "memory", facts | limits.shown
+    if found.stage == "timeout":
+        return "timeout", facts | limits.shown
     return found.stage, facts
 
 

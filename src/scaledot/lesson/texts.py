@@ -15,6 +15,8 @@ from scaledot.lesson.tables import Text
 FILE = Path(__file__).with_name("content") / "ui.toml"
 RUNGS = ("did", "why", "where", "solution")
 """The ladder of hints."""
+CAUSES = ("mistake", "nothing", "count")
+"""Messages that may be why Python stopped the program, which is said after them."""
 
 
 @cache
@@ -51,10 +53,19 @@ def checks(verdict: Verdict, language: str) -> Iterator[tuple[bool, str]]:
 
 
 def message(verdict: Verdict, exercise: Exercise, language: str) -> str:
-    """Return what to say first of a program."""
-    if verdict.message != "mistake":
+    """Return what to say first of a program; after a cause, the error that stopped it."""
+    if verdict.message == "mistake":
+        told = _mistakes(verdict, exercise, language)
+    else:
         facts = {"returns": exercise.returns[language], **verdict.facts}
-        return say(f"grader.{verdict.message}", language, **facts)
+        told = say(f"grader.{verdict.message}", language, **facts)
+    if verdict.message in CAUSES and "kind" in verdict.facts:
+        return f"{told} {say('grader.raised', language, **verdict.facts)}"
+    return told
+
+
+def _mistakes(verdict: Verdict, exercise: Exercise, language: str) -> str:
+    """Return what the learner did: one mistake, or two."""
     did = [exercise.mistakes[name].did[language] for name in verdict.mistakes]
     if len(did) == 1:
         return did[0]

@@ -12,6 +12,7 @@ import marimo as mo
 from scaledot.lesson import figures, texts
 from scaledot.lesson.judge import CHECKS, Verdict, difference, judge, lines
 from scaledot.lesson.page.parts import SETTLE, Setting, markdown
+from scaledot.lesson.run import USUAL
 from scaledot.lesson.tables import LANGUAGES
 
 MARK = "\ue000"
@@ -88,7 +89,7 @@ class Editor:
         told = rest = ""
         buttons = [self.run.text]
         if self.running:
-            told = f"<p>{say('page.running')}</p>"
+            told = f"<p>{say('page.running', **USUAL.shown)}</p>"
         elif verdict is not None:
             told = self._told(verdict)
             rest = self._hints(verdict, last["answer"]["code"])

@@ -7,7 +7,7 @@ import marimo as mo
 
 from scaledot.lesson.judge import ending
 from scaledot.lesson.page.parts import SETTLE, Setting
-from scaledot.lesson.run import Run, remembered, run
+from scaledot.lesson.run import USUAL, Run, remembered, run
 from scaledot.lesson.texts import say
 
 
@@ -21,6 +21,8 @@ class Program:
         self.shown = kept.get("code", self.original)
         self.found: Run | None = None
         self.running = False
+        if self.shown != self.original:  # it may take all the time that a run may
+            self._start(written=False)
         self.editor = mo.ui.code_editor(
             # marimo leaves an editor as it is unless it starts from another text than before
             value=self.shown + "\n" * (setting.n_starts % 2),
@@ -34,18 +36,22 @@ class Program:
 
     def _run(self) -> None:
         """Run what is written, beside the page, which goes on."""
-        if self.running:
-            return
-        self.running = True
-        self.setting.changed()
-        mo.Thread(target=self._wait).start()
+        if not self.running:
+            self._start(written=True)
+            self.setting.changed()
 
-    def _wait(self) -> None:
+    def _start(self, *, written: bool) -> None:
+        """Start a thread that waits for a run, of what is newly written or of what was kept."""
+        self.running = True
+        mo.Thread(target=self._wait, args=(written,)).start()
+
+    def _wait(self, written: bool) -> None:
         """Wait for the run, and show what it printed."""
         try:
-            time.sleep(SETTLE)
-            self.shown = self.editor.value
-            self.setting.progress.set(self.name, {"code": self.shown})
+            if written:
+                time.sleep(SETTLE)
+                self.shown = self.editor.value
+                self.setting.progress.set(self.name, {"code": self.shown})
             self.found = run(self.shown)
         finally:
             self.running = False
@@ -68,11 +74,10 @@ class Program:
     def _printed(self) -> str:
         """Return what the program printed, and what ended it if anything did."""
         if self.running:
-            return f"<p>{self.setting.say('page.running')}</p>"
-        if self.found is None:
-            self.found = (remembered if self.shown == self.original else run)(self.shown)
-        printed = f"<pre>{escape(self.found.printed)}</pre>"
-        ended = ending(self.found)
+            return f"<p>{self.setting.say('page.running', **USUAL.shown)}</p>"
+        found = self.found or remembered(self.shown)  # the lesson's own lines, at first
+        printed = f"<pre>{escape(found.printed)}</pre>"
+        ended = ending(found)
         if ended is None:
             return printed
         message, facts = ended

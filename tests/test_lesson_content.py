@@ -209,7 +209,7 @@ def broken(tmp_path, monkeypatch, once):
         ("code/mask.py", "e = np", "e == = np",
          "code/mask.py: Python cannot read this code, line 8: "),
         ("code/mask.py", "e = np", "while True: pass\ne = np",
-         "code/mask.py: Time is up: the program did not end and was stopped, line 8."),
+         "code/mask.py: The program did not end within 10 s and was stopped, line 8"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_found(broken, file, old, new, problem):
@@ -334,6 +334,10 @@ def test_a_teachers_exercise_names_the_mistakes_it_brings(tmp_path):
         ("return x.sum()\"\n", 'return x.mean()"\n', "its program does the same as the solution"),
         ('program = "def mean(x): return x.sum()"', "", "mistake sum needs a `program`"),
         ('program = "def mean', 'program = "def meen', "its program does not define mean"),
+        ('solution = "def mean', 'solution = "def meen',
+         "nothing can be judged: the exercise's own solution does not define mean"),
+        ('solution = "def mean', 'solution = "none\\ndef mean',
+         "nothing can be judged: the exercise's own solution ended with: raised"),
         ("cases = ", "casus = ", "without a `bank` it needs `cases`"),
         ("/ len(x)", "/ 0", "the solution fails: prints"),
         ('starter = "{here}"', 'starter = "{here}\\ndef mean(x): return x.mean()"',
@@ -362,6 +366,15 @@ def test_answers_are_kept_under_the_lessons_id_wherever_its_folder_lies(tmp_path
         found[place] = list(kept.items())
         kept.answer(place, "x", 1.0)
     assert found == {"a": [], "b": [], "c": ["b"]}
+
+
+def test_a_file_cannot_be_graded_with_a_solution_that_gives_no_results(tmp_path, capsys):
+    mine(tmp_path, MINE.replace('solution = "def mean', 'solution = "def meen'))
+    (tmp_path / "mean.py").write_text("def mean(x): return x.sum()")
+    arguments = ["grade", tmp_path / "mean.py", "--exercise", "mean", "--lesson", tmp_path]
+    assert cli.shell(["lesson", *map(str, arguments)]) == 2
+    said = capsys.readouterr().err
+    assert "the exercise's own solution does not define mean; try again" in said
 
 
 def test_the_lesson_that_the_docs_show_is_whole(tmp_path):

@@ -3,15 +3,17 @@
 import json
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from scaledot import cli
 from scaledot.lesson import content, mistakes, recipes, texts
-from scaledot.lesson.judge import CHECKS, judge
+from scaledot.lesson import run as running
+from scaledot.lesson.judge import CHECKS, NoVerdict, bank_of, judge
 from scaledot.lesson.mistakes import alike, bank, names
-from scaledot.lesson.run import USUAL, Limits, remembered, run
+from scaledot.lesson.run import USUAL, Limits, Run, remembered, run
 from scaledot.lesson.tables import LANGUAGES
 
 LESSON = content.load()
@@ -592,6 +594,34 @@ def test_texts_say_the_limits_that_hold(language):
     large = "import numpy as np\nx = np.ones((2**17, 1))\nx @ x.T"
     told = texts.message(judge(EXERCISE, large), EXERCISE, language)
     assert f"{USUAL.memory / 2**30:g} GiB" in told
+
+
+def test_a_solution_that_gives_no_results_once_is_replaced_by_nothing(monkeypatch):
+    """On a busy machine a program may run out of time, or be killed."""
+    hints = EXERCISE.mistakes["scale.none"]
+    programs = {"right": "def f(x): return x.mean()", "sum": "def f(x): return x.sum()"}
+    exercise = replace(
+        EXERCISE,
+        entry="f",
+        bank="",
+        cases=("(np.array([1.0, 2.0]),)",),
+        solution=programs["right"],
+        expected="",
+        mistakes={"sum": hints._replace(program=programs["sum"])},
+    )
+    busy = set(programs.values())
+    monkeypatch.setattr(
+        running, "run", lambda code, *more: Run("timeout") if code in busy else run(code, *more)
+    )
+    mine = "def f(x): return float(x.sum())"
+    with pytest.raises(NoVerdict, match="the exercise's own solution ended with: timeout"):
+        judge(exercise, mine)
+    busy.remove(programs["right"])
+    assert judge(exercise, mine).message == "value"
+    assert judge(exercise, programs["right"]).right
+    busy.clear()
+    assert judge(exercise, mine).mistakes == ("sum",)
+    assert bank_of(exercise).entries[0][0] == ()
 
 
 def test_a_program_that_stops_half_way_is_judged_by_its_function():

@@ -21,6 +21,9 @@ import pytest
 from playwright.sync_api import expect as expecting
 
 from scaledot.lesson import answers, content, progress
+from scaledot.lesson.judge import NoVerdict
+from scaledot.lesson.page import editor
+from scaledot.lesson.page.parts import Setting
 from scaledot.lesson.run import USUAL
 from scaledot.lesson.tables import LANGUAGES
 from scaledot.lesson.texts import say
@@ -393,6 +396,20 @@ def test_a_kept_program_without_an_end_does_not_hold_up_the_page(visit, server, 
     status = visit(language, "numbers").locator(".program").get_by_role("status")
     expect(status).to_have_text(say("page.running", language, **USUAL.shown))
     expect(status).to_contain_text(say("grader.timeout", language, line=2, **USUAL.shown)[:20])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_code_that_could_not_be_checked_is_no_try(monkeypatch, tmp_path, language):
+    def busy(exercise, code):
+        raise NoVerdict
+
+    monkeypatch.setattr(editor, "judge", busy)
+    kept = progress.Progress(tmp_path / "answers.json", "attention")
+    setting = Setting(LESSON, language, kept, lambda: None, lambda: None, 0)
+    shown = editor.Editor(setting, "attention")
+    shown._judge()
+    assert say("page.unjudged", language) in shown.html()
+    assert kept.items() == {}
 
 
 def test_starting_over_brings_the_starter_back(visit, server):

@@ -12,7 +12,7 @@ from typing import Any
 from scaledot.lesson import content, figures, mistakes
 from scaledot.lesson.answers import same_text
 from scaledot.lesson.content import Exercise, Lesson, Question
-from scaledot.lesson.judge import bank_of, ending, judge
+from scaledot.lesson.judge import NoVerdict, bank_of, ending, judge
 from scaledot.lesson.recipes import FAMILIES
 from scaledot.lesson.run import run
 from scaledot.lesson.tables import Text
@@ -273,6 +273,14 @@ def _exercise(exercise: Exercise) -> Iterator[str]:
     for name, hints in exercise.mistakes.items():
         if hints.figure:
             yield from (f"mistake {name}: {problem}" for problem in _figure(hints.figure))
+    try:
+        yield from _judged(exercise)
+    except NoVerdict as error:
+        yield str(error)
+
+
+def _judged(exercise: Exercise) -> Iterator[str]:
+    """Go through what is wrong with what an exercise knows, and with what it says of itself."""
     if exercise.bank:
         yield from _bank(exercise)
     else:
@@ -319,7 +327,7 @@ def _programs(exercise: Exercise) -> Iterator[str]:
             continue
         outcomes = dict(bank.entries).get((name,))
         if outcomes is None:
-            yield f"mistake {name}: its program does not define {exercise.entry}"
+            yield f"mistake {name}: its program does not define {exercise.entry}, or ends before it"
         elif bank.name(outcomes) != (name,):
             other = " ".join(bank.name(outcomes) or ()) or "the solution"
             yield f"mistake {name}: on all cases its program does the same as {other}"

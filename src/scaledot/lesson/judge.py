@@ -4,6 +4,7 @@ It returns ids and numbers, never sentences; `texts` has the words in both langu
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,10 @@ from scaledot.lesson.run import USUAL, Limits, Outcome, Result, Run, remembered,
 CHECKS = ("runs", "defines", "returns", "values", "keeps", "prints")
 """Runs to its end; defines the function; which returns the right kinds and shapes; and the right
 values; and keeps its inputs as they were; and the program prints what is expected."""
+
+
+class NoVerdict(RuntimeError):
+    """The solution of an exercise, with which programs are compared, gave no results."""
 
 
 @dataclass(frozen=True)
@@ -78,26 +83,41 @@ def _family(name: str) -> Bank:
     return mistakes.bank(FAMILIES[name])
 
 
-def _programs(entry: str, cases: tuple[str, ...], programs: tuple[tuple[str, str], ...]) -> Bank:
-    """Return the bank that programs make; the first of them is the solution."""
-    entries = []
-    for name, program in programs:
-        found = remembered(program, entry, cases)
-        if len(found.outcomes) == len(cases):
-            entries.append(((name,) if name else (), found.outcomes))
+def _outcomes(program: str, entry: str, cases: tuple[str, ...]) -> tuple[Outcome, ...]:
+    """Return what the solution or a wrong program does in every case."""
+    found = remembered(program, entry, cases)
+    if len(found.outcomes) != len(cases):
+        what = f"does not define {entry}" if found.stage == "done" else f"ended with: {found.stage}"
+        raise NoVerdict(f"nothing can be judged: the exercise's own solution {what}")
+    return found.outcomes
+
+
+def _programs(exercise: Exercise) -> Bank:
+    """Return the bank that the solution and the wrong programs of an exercise make."""
+    entry, cases = exercise.entry, exercise.cases
+    entries: list[tuple[tuple[str, ...], tuple[Outcome, ...]]] = [
+        ((), _outcomes(exercise.solution, entry, cases))
+    ]
+    for name, hints in exercise.mistakes.items():
+        if hints.program:
+            with suppress(NoVerdict):
+                entries.append(((name,), _outcomes(hints.program, entry, cases)))
     return Bank(cases, tuple(entries))
 
 
 def bank_of(exercise: Exercise) -> Bank:
-    """Return what is known of an exercise: by its family, or by its solution and programs."""
-    if exercise.bank:
-        return _family(exercise.bank)
-    wrong = ((name, x.program) for name, x in exercise.mistakes.items() if x.program)
-    return _programs(exercise.entry, exercise.cases, (("", exercise.solution), *wrong))
+    """Return what is known of an exercise: by its family, or by its solution and programs.
+
+    Raises
+    ------
+    NoVerdict
+        A solution that ended before it did every case.
+    """
+    return _family(exercise.bank) if exercise.bank else _programs(exercise)
 
 
 def judge(exercise: Exercise, code: str, limits: Limits = USUAL) -> Verdict:
-    """Run a program, and say what it is worth."""
+    """Run a program, and say what it is worth; raises NoVerdict as `bank_of` does."""
     bank = bank_of(exercise)
     found = run(code, exercise.entry, bank.cases, limits)
     named = bank.name(found.outcomes) if found.outcomes else None

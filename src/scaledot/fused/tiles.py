@@ -68,8 +68,8 @@ def multiply(a, start, row, column, n_rows, x, b, n, c, tops, soon, like):
 
 
 @kernel
-def accumulate(a, start, row, column, n_rows, x, b, n, c, shrink, like):
-    """Write C[r] = shrink · C[r] + Σ_p a[start + r·row + p·column] · B[p].
+def accumulate(a, start, row, column, n_rows, x, b, n, c, joins, shrink, like):
+    """Write C[r] = Σ_p a[start + r·row + p·column] · B[p], plus shrink · C[r] where it joins.
 
     The sum begins at 0 and joins C whole, so that rounding does not grow with the length of C.
     """
@@ -81,7 +81,8 @@ def accumulate(a, start, row, column, n_rows, x, b, n, c, shrink, like):
         place = start + r * row
         for p in range(n):
             sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
-        sums = fma(tile(x, c + r * lanes, lanes, blank(x, 8), like), factor, sums)
+        if joins:
+            sums = fma(tile(x, c + r * lanes, lanes, blank(x, 8), like), factor, sums)
         stores(x, c + r * lanes, lanes, sums, like)
         r += 8
     while r < n_rows:
@@ -89,6 +90,7 @@ def accumulate(a, start, row, column, n_rows, x, b, n, c, shrink, like):
         place = start + r * row
         for p in range(n):
             sums = rank1(sums, a, place + p * column, row, loads(x, b + p * lanes, like))
-        sums = fma(loads(x, c + r * lanes, like), factor, sums)
+        if joins:
+            sums = fma(loads(x, c + r * lanes, like), factor, sums)
         stores(x, c + r * lanes, lanes, sums, like)
         r += 1

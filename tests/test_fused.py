@@ -11,11 +11,11 @@ import time
 import numpy as np
 import pytest
 
-from scaledot import attend, observe, plan, vjp
+from scaledot import attend, observe, plan, planning, vjp
 
 pytest.importorskip("numba", reason="Numba has no wheels for this platform")
 
-from scaledot.fused import simd, target, threads
+from scaledot.fused import decode, forward, simd, tables, target, threads
 
 WIDTHS = target.VECTOR_BYTES
 ROWS = (1, 15, 16, 17, 31, 33, 47, 48, 49, 63, 95, 96, 97, 145)
@@ -257,7 +257,7 @@ def test_few_queries(heads, n_queries, name, dtype):
     for n_keys in (64, 77, 2100):
         how = restrictions(n_queries, n_keys)[name]
         query, key, value = draw(
-            (2, many, n_queries, 32), (2, few, n_keys, 32), (2, few, n_keys, 144), dtype=dtype
+            (2, many, n_queries, 32), (2, few, n_keys, 32), (2, few, n_keys, 208), dtype=dtype
         )
         exact = [x.astype(np.float64) for x in (query, key, value)]
         got = observe(query, key, value, statistics="log_sum_exp", engine="fused", **how)
@@ -291,6 +291,26 @@ def test_decoding_has_the_same_bits_for_any_number_of_threads():
     whole = [attend(query, key, value, threads=n) for n in (1, 2, 3, 8)]
     for other in whole[1:]:
         np.testing.assert_array_equal(other, whole[0])
+
+
+def test_asking_ahead_changes_nothing_but_time(monkeypatch):
+    asking, kernel = [], decode.run
+
+    def noted(counter, budget, call, *arguments):
+        asking.append(bool(call["asks"][0]))
+        kernel(counter, budget, call, *arguments)
+
+    query, key, value = draw((2, 1, 64), (2, 700, 64), (2, 700, 144))
+    want = attend(query, key, value, engine="fused")
+    monkeypatch.setattr(decode, "run", noted)
+    for least, asks in ((2**30, False), (0, True)):
+        monkeypatch.setattr(tables, "ASKED_BYTES", least)
+        tables._kept.cache_clear()
+        planning.clear()
+        np.testing.assert_array_equal(attend(query, key, value, engine="fused"), want)
+        assert asking[-1] is asks
+    tables._kept.cache_clear()
+    planning.clear()
 
 
 WHOLE = """
@@ -423,6 +443,24 @@ def test_many_threads_at_once():
     for caller in callers:
         caller.join()
     assert not wrong
+
+
+def test_a_kernel_is_compiled_by_the_caller_before_it_is_shared(monkeypatch):
+    """A thread of the pool that compiled would keep Ctrl-C waiting for seconds."""
+    seen, kernel = [], forward.run
+
+    def noted(counter, budget, *arguments):
+        seen.append((threading.current_thread() is threading.main_thread(), budget > 0))
+        kernel(counter, budget, *arguments)
+
+    monkeypatch.setattr(forward, "run", noted)
+    query, key, value = draw((4, 300, 64), (4, 300, 64), (4, 300, 64))
+    attend(query, key, value, threads=2)
+    assert seen[0] == (True, False)
+    assert all(does for _, does in seen[1:])
+    n_calls = len(seen)
+    attend(query, key, value, threads=2)
+    assert all(does for _, does in seen[n_calls:])
 
 
 def test_an_error_in_a_helper_reaches_the_caller():
@@ -567,8 +605,6 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path):
 
 
 def test_few_kernels_serve_all_kinds_of_calls():
-    from scaledot.fused import forward
-
     before = set(forward.run.signatures)
     query, key, value = draw((2, 4, 40, 8), (2, 2, 50, 8), (2, 2, 50, 8))
     (bias,) = draw((40, 50))

@@ -51,9 +51,11 @@ MOST_PARTS = 64
 BLOCK = 512
 """Keys of a block: long enough that memory is read in long runs (128 and less are slower)."""
 AHEAD = 64
-"""Keys that a bundle asks for before it reads them: it computes for too long to wait for each. A
-single row does without: with it, it is slower where the keys lie in a cache, by 4 %, and faster
-where they come from memory, by 10 % (all measured)."""
+"""Keys that are asked for before they are read, by bundles, which compute for too long to wait for
+each, and by single rows where keys and values are of more than `ASKED_BYTES`."""
+ASKED_BYTES = 2**27
+"""A single row that asks ahead is faster where keys and values come from memory, by 10 % at 256
+MiB, and slower where they lie in a cache, by 4 % at 64 MiB in one of 300 MiB (measured)."""
 
 
 @entry
@@ -157,9 +159,10 @@ def do_block(
     weigh(n, its, x, scores, spare, parts, first + row, first + n_padded + row, output, one)
     start = source.value + block * its.value_row
     if its.bundle == 1:
-        accumulate(start, n, its, value, x, scores, parts, output, one, one)
+        accumulate(start, n, its, value, x, scores, parts, output, one, zeros(8, one), one)
     else:
-        accumulate(start, n, its, value, x, scores, parts, output, bundle(one), one)
+        rows, four = bundle(one), zeros(4, one)
+        accumulate(start, n, its, value, x, scores, parts, output, rows, four, one)
 
 
 @kernel
@@ -171,14 +174,14 @@ def multiply(block, start, n, its, key, x, query, scores, rows, one):
     spare vector before the scores, or are written twice), or, where there are none, with those
     behind them.
     """
-    step = width(one) // its.bundle
+    step, asks = width(one) // its.bundle, its.asks
     for done in range(0, n, step):
         r = max(min(done, n - step), -block)
         sums = square(one)
         for p in range(0, its.head_size, width(one)):
             numbers = tile(x, query + p, its.head_size, rows, one)
             sums = dots(sums, numbers, key, start + r * its.key_row + p, its.key_row)
-            if its.bundle > 1:
+            if asks:
                 for i in range(step):
                     prefetch(key, start + (r + i + AHEAD) * its.key_row + p)
         stores(x, scores + r * its.bundle, 0, fold_rows(sums), one)
@@ -252,30 +255,36 @@ def weigh(n, its, x, scores, spare, parts, maxima, sums, output, one):
                 stores(parts, place, 0, mul(loads(parts, place, one), splat(shrink, one)), one)
 
 
-@kernel
-def accumulate(start, n, its, value, x, weights, parts, output, rows, one):
+@inlined
+def accumulate(start, n, its, value, x, weights, parts, output, rows, many, one):
     """Add the values of a block, by their weights, to the output of a bundle.
 
-    Four vectors of each row are summed together, enough to hide the latency of the adders.
+    As many columns go together as registers hold sums of: the fewer times a row of values is come
+    back to, the better memory is read.
     """
-    done, four = 0, zeros(4, one)
-    while done + 4 * width(one) <= its.value_size:
-        sums = tile(parts, output + done, its.value_size, rows, four)
+    done = 0 * n  # a literal 0 would make a kernel of its own
+    done = add_columns(done, start, n, its, value, x, weights, parts, output, rows, many)
+    four = zeros(4, one)  # enough to hide the latency of the adders
+    done = add_columns(done, start, n, its, value, x, weights, parts, output, rows, four)
+    add_columns(done, start, n, its, value, x, weights, parts, output, rows, one)
+
+
+@kernel
+def add_columns(done, start, n, its, value, x, weights, parts, output, rows, like):
+    """Do columns from the done ones on, as many at a time as `like` has; return how many are."""
+    asks, line = its.asks, width(blank(x, 1))
+    while done + width(like) <= its.value_size:
+        sums = tile(parts, output + done, its.value_size, rows, like)
         for r in range(n):
-            numbers = loads(value, start + r * its.value_row + done, four)
-            if its.bundle > 1:
-                for e in range(done, done + 4 * width(one), width(one)):
-                    prefetch(value, start + (r + AHEAD) * its.value_row + e)
+            place = start + r * its.value_row + done
+            if asks:
+                for ahead in range(0, width(like), line):
+                    prefetch(value, place + AHEAD * its.value_row + ahead)
+            numbers = loads(value, place, like)
             sums = rank1(sums, x, weights + r * its.bundle, 1, numbers)
-        stores(parts, output + done, its.value_size, sums, four)
-        done += 4 * width(one)
-    while done < its.value_size:
-        sums = tile(parts, output + done, its.value_size, rows, one)
-        for r in range(n):
-            numbers = loads(value, start + r * its.value_row + done, one)
-            sums = rank1(sums, x, weights + r * its.bundle, 1, numbers)
-        stores(parts, output + done, its.value_size, sums, one)
-        done += width(one)
+        stores(parts, output + done, its.value_size, sums, like)
+        done += width(like)
+    return done
 
 
 @entry

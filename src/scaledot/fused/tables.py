@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaledot.fused.decode import BLOCK, LEAST_KEYS, MOST_PARTS, MOST_ROWS, PART_KEYS
+from scaledot.fused.decode import (
+    ASKED_BYTES,
+    BLOCK,
+    LEAST_KEYS,
+    MOST_PARTS,
+    MOST_ROWS,
+    PART_KEYS,
+)
 from scaledot.fused.forward import FULL_TILE
 from scaledot.fused.jit import records
 from scaledot.fused.observe import KEPT_TOPS
@@ -177,6 +184,8 @@ def _make(its: Signature) -> Tables:
     bundle = 1 if n_rows <= 1 else min(BUNDLE, full // FULL_TILE)
     n_padded = -(-n_rows // bundle) * bundle
     call["bundle"], call["n_bundles"] = bundle, n_padded // bundle
+    n_bytes = len(keyed) * frame.n_keys * (head_size + value_size) * its.key[2]
+    call["asks"] = bundle > 1 or n_bytes > ASKED_BYTES
     call["n_parts"], call["part_size"] = n_parts, n_padded * (2 + value_size)
     return Tables(
         call=records(call),

@@ -41,6 +41,7 @@ CALL = np.dtype(
                 "part_size",  # numbers that a part leaves
                 "bundle",  # query rows that read a key together, and how many such bundles
                 "n_bundles",
+                "asks",  # whether keys and values are asked for before they are read, in decoding
                 # what is observed beside the output
                 "n_turns",  # parts of the tiles of a set of keys, each done in order by one thread
                 "n_phases",  # 2 where each weight is wanted, once its sum is known

@@ -104,13 +104,20 @@ def small(rounds: int) -> Table:
         found = medians(
             {
                 "hand": lambda given=given: by_hand(*given),
+                "attention": lambda given=given: attention(*given),
                 "attend": lambda given=given: attend(*given),
                 "fused": lambda given=given: attend(*given, engine="fused"),
             },
             rounds,
         )
-        rows.append((name, *(f"{found[n] * 1e6:.1f}" for n in ("hand", "attend", "fused"))))
-    head = ("heads × length × size", "NumPy by hand", "attend", 'attend, engine="fused"')
+        rows.append((name, *(f"{found[n] * 1e6:.1f}" for n in found)))
+    head = (
+        "heads × length × size",
+        "NumPy by hand",
+        "attention",
+        "attend",
+        'attend, engine="fused"',
+    )
     return Table("Small calls, microseconds", head, rows)
 
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from scaledot import attend, planning, shortcut
+from scaledot import attend, attention, planning, shortcut
 
 SHAPES = {
     "tiny": ((2, 2), (2, 2), (2, 2)),
@@ -25,6 +25,9 @@ HOW = {
 }
 
 
+FUNCTIONS = {"attend": lambda *given, **how: (attend(*given, **how),), "attention": attention}
+
+
 @pytest.fixture(autouse=True)
 def nothing_known():
     """Begin without knowing any kind of call."""
@@ -36,45 +39,82 @@ def arrays(shape, dtype=np.float32):
     return [rng.standard_normal(size).astype(dtype) for size in SHAPES[shape]]
 
 
+def same(got, want):
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_call_has_the_bits_of_the_first(shape, how, dtype):
-    given = arrays(shape, dtype)
-    first = attend(*given, **HOW[how])
-    again = attend(*given, **HOW[how])
-    np.testing.assert_array_equal(again, first)
-    assert (again.dtype, again.shape) == (first.dtype, first.shape)
-    assert again.ctypes.data % 64 == 0
-    assert not np.shares_memory(again, first)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_call_has_the_bits_of_the_first(function, shape, how, dtype):
+    call, given = FUNCTIONS[function], arrays(shape, dtype)
+    first = call(*given, **HOW[how])
+    again = call(*given, **HOW[how])
+    same(again, first)
+    for x, y in zip(again, first, strict=True):
+        assert x.ctypes.data % 64 == 0
+        assert not np.shares_memory(x, y)
     doubled = [2 * x for x in given]
-    got = attend(*doubled, **HOW[how])
+    got = call(*doubled, **HOW[how])
     planning.clear()
-    np.testing.assert_array_equal(got, attend(*doubled, **HOW[how]))
+    same(got, call(*doubled, **HOW[how]))
 
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_known_call_is_not_prepared_again(shape, how, monkeypatch):
-    given = arrays(shape)
-    attend(*given, **HOW[how])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_known_call_is_not_prepared_again(function, shape, how, monkeypatch):
+    call, given = FUNCTIONS[function], arrays(shape)
+    call(*given, **HOW[how])
     if how in ("causal", "softcap", "numbers") and shape in ("tiny", "heads"):
         assert not planning.known  # a handful of scores with restrictions: the definition itself
         return
     monkeypatch.setattr("scaledot.api.prepare", None)
-    attend(*given, **HOW[how])
+    call(*given, **HOW[how])
+
+
+def test_the_two_functions_are_not_taken_for_each_other():
+    given = arrays("larger")
+    output = attend(*given)
+    both = attention(*given)
+    assert isinstance(attend(*given), np.ndarray)
+    same(attention(*given), both)
+    np.testing.assert_allclose(both.output, output, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_numbers_that_are_not_finite_have_the_care_of_a_first_call(shape, place, bad):
-    given = arrays(shape)
-    attend(*given)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_numbers_that_are_not_finite_have_the_care_of_a_first_call(function, shape, place, bad):
+    call, given = FUNCTIONS[function], arrays(shape)
+    call(*given)
     given[place][..., 0, 0] = bad
-    got = attend(*given)
+    got = call(*given)
     planning.clear()
-    np.testing.assert_array_equal(got, attend(*given))
+    same(got, call(*given))
+
+
+def test_weights_without_an_output_have_the_care_of_a_first_call():
+    query, key, _ = arrays("tiny")
+    value = np.empty((2, 0), np.float32)
+    attention(query, key, value)
+    query[0] = np.inf, -np.inf
+    got = attention(query, key, value)
+    planning.clear()
+    same(got, attention(query, key, value))
+
+
+def test_weights_of_more_rows_than_are_done_at_once_are_not_remembered(monkeypatch):
+    monkeypatch.setattr("scaledot.fused.engine.NOTED_BYTES", 12 * 100)
+    given = arrays("larger")
+    attention(*given)
+    assert not planning.known
+    attend(*given)
+    assert planning.known
 
 
 def test_sums_that_overflow_have_the_care_of_a_first_call():

@@ -13,6 +13,7 @@ import numpy as np
 
 from scaledot import arrays, planning
 from scaledot.call import Call
+from scaledot.request import Request
 
 MOST_SCORES = 2**23
 """Beyond so many, some ten milliseconds, the long way costs too little to matter."""
@@ -25,10 +26,16 @@ NOT_KEPT = np.empty(0)
 """In place of the caller's arrays, which nobody shall keep alive."""
 
 
+Found = tuple[np.ndarray, np.ndarray | None]
+"""The output, and the weights where they are asked for."""
+
+
 class Known(NamedTuple):
     """What a call was found to be."""
 
     shape: tuple[int, ...]
+    weights_shape: tuple[int, ...] | None
+    """None where the output alone is wanted."""
     dtype: np.dtype[Any]
     scale: float
     inputs: Any
@@ -36,25 +43,41 @@ class Known(NamedTuple):
     threads: int
 
 
-def take(query: Any, key: Any, value: Any, how: Mapping[str, Any]) -> np.ndarray | None:
-    """Return the output, or None where no call of this kind is known, or this one needs more."""
-    known: Known | None = planning.known.get(_kind(query, key, value, how))
+def take(
+    query: Any, key: Any, value: Any, how: Mapping[str, Any], *, seeing: bool = False
+) -> Found | None:
+    """Return the results, or None where no call of this kind is known, or this one needs more.
+
+    `seeing`: the weights are wanted too.
+    """
+    known: Known | None = planning.known.get(_kind(query, key, value, how, seeing))
     if known is None:
         return None
-    out = arrays.empty(np, known.shape, known.dtype, None)
+    out, weights = arrays.empty(np, known.shape, known.dtype, None), None
+    if known.weights_shape is not None:
+        weights = arrays.empty(np, known.weights_shape, known.dtype, None)
+    found = out, weights
     if known.inputs is None:
-        return _define(query, key, value, known.scale, out)
+        return found if _define(query, key, value, known.scale, out, weights) else None
     from scaledot.fused import inputs, launch
 
     given = inputs.exchange(known.inputs, query, key, value)
+    if weights is not None:
+        launch.see(given, out, weights, known.threads)
+        return found
     rows = inputs.NO_NUMBERS[given.its.sums]
-    return out if launch.attend(given, out, rows, known.threads) else None
+    return found if launch.attend(given, out, rows, known.threads) else None
 
 
 def _define(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, out: np.ndarray
-) -> np.ndarray | None:
-    """Return the output by its definition; None where it is not finite, and a row needs care.
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    scale: float,
+    out: np.ndarray,
+    weights: np.ndarray | None,
+) -> bool:
+    """Write the results by their definition; tell whether they are finite, or a row needs care.
 
     These are the steps of `scaledot.textbook` where nothing is restricted, with the same bits: what
     the other steps there are for shows in a number that is not finite.
@@ -62,32 +85,60 @@ def _define(
     with np.errstate(all="ignore"):
         scores = query @ key.mT * scale
         exps = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        np.matmul(exps / exps.sum(axis=-1, keepdims=True), value, out=out)
-        return out if np.isfinite(out).all() else None
+        found = np.divide(exps, exps.sum(axis=-1, keepdims=True), out=weights)
+        np.matmul(found, value, out=out)
+        is_finite = np.isfinite(out).all()
+        return bool(is_finite and (weights is None or np.isfinite(weights).all()))
 
 
-def remember(call: Call, how: Mapping[str, Any], out: Any) -> None:
+def remember(
+    call: Call, how: Mapping[str, Any], out: np.ndarray, weights: np.ndarray | None = None
+) -> None:
     """Remember a call that has been made, and what it returned, if its like can be taken."""
     plan, given = call.plan, call.given
     query, key, value = arguments = [given[name] for name in planning.ARRAYS]
     is_small = 0 < plan.n_scores <= MOST_SCORES and math.prod(call.problem.sizes) <= MOST_HEADS
-    kind = _kind(query, key, value, how) if is_small else None
+    kind = _kind(query, key, value, how, weights is not None) if is_small else None
     if kind is None or kind in planning.known:
         return
     if any(arrays.type_name(x) != plan.dtype or not x.dtype.isnative for x in arguments):
         return
     inputs = None
     if plan.engine == "fused":
-        from scaledot.fused.inputs import inputs as make
-
-        place = call.spread(out, 2)
-        inputs = make(call.problem, place, has_rows=False, block_keys=plan.blocks.keys)
-        inputs = inputs._replace(query=NOT_KEPT, key=NOT_KEPT, value=NOT_KEPT)
+        inputs = _inputs(call, out, weights)
+        if inputs is None:
+            return
     elif plan.engine != "textbook" or not _is_plain(plan, how):
         return
     if len(planning.known) >= KEPT:
         planning.known.clear()
-    planning.known[kind] = Known(out.shape, out.dtype, plan.scale, inputs, plan.blocks.threads)
+    planning.known[kind] = Known(
+        out.shape,
+        None if weights is None else weights.shape,
+        out.dtype,
+        plan.scale,
+        inputs,
+        plan.blocks.threads,
+    )
+
+
+def _inputs(call: Call, out: np.ndarray, weights: np.ndarray | None) -> Any:
+    """Return what kernels read of a call, without its arrays; None where it goes in parts."""
+    from scaledot.fused import engine, inputs, tables
+
+    wanted = None
+    if weights is not None:
+        if not engine.is_at_once(call.problem, Request(weights=True)):
+            return None
+        wanted = tables.Wanted(weights=inputs.lies(call.spread(weights, 2)))
+    found = inputs.inputs(
+        call.problem,
+        call.spread(out, 2),
+        has_rows=weights is not None,
+        block_keys=call.plan.blocks.keys,
+        wanted=wanted,
+    )
+    return found._replace(query=NOT_KEPT, key=NOT_KEPT, value=NOT_KEPT)
 
 
 def _is_plain(plan: planning.Plan, how: Mapping[str, Any]) -> bool:
@@ -97,7 +148,9 @@ def _is_plain(plan: planning.Plan, how: Mapping[str, Any]) -> bool:
     return len(fronts) == 1 and plan.dtype == plan.sum_dtype and how.keys() <= {"scale", "engine"}
 
 
-def _kind(query: Any, key: Any, value: Any, how: Mapping[str, Any]) -> tuple[Any, ...] | None:
+def _kind(
+    query: Any, key: Any, value: Any, how: Mapping[str, Any], seeing: bool
+) -> tuple[Any, ...] | None:
     """Return all that a call depends on but its numbers; None where that is more than this."""
     for x in (query, key, value):
         if type(x) is not np.ndarray:
@@ -105,8 +158,8 @@ def _kind(query: Any, key: Any, value: Any, how: Mapping[str, Any]) -> tuple[Any
         flags = x.flags
         if not (flags.c_contiguous and flags.aligned):
             return None
-    shapes = query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype
+    kind = seeing, query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype
     if not how:
-        return shapes
+        return kind
     types = tuple(map(type, how.values()))  # True is equal to 1, but not taken for it
-    return (*shapes, *how.items(), *types) if PLAIN.issuperset(types) else None
+    return (*kind, *how.items(), *types) if PLAIN.issuperset(types) else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from scaledot import arrays as memory
 from scaledot.fused import launch, target
-from scaledot.fused.inputs import NO_NUMBERS, inputs, lies, sum_type
+from scaledot.fused.inputs import NO_INTEGERS, NO_NUMBERS, inputs, lies, sum_type
 from scaledot.fused.tables import FEWEST_TURNS, LEAST_TURNS, Wanted
 from scaledot.fused.windows import is_whole, window
 from scaledot.fused.work import MOMENTS, ROWS
@@ -58,10 +58,10 @@ def _parts(problem: Problem, request: Request) -> Iterator[tuple[Index, Problem]
     n_heads, n_rows = math.prod(problem.sizes), len(problem.rows)
     if 0 in (n_heads, n_rows):
         return
-    most = _rows_at_once(problem, request)
-    if n_heads * n_rows <= most:
+    if is_at_once(problem, request):
         yield (WHOLE,) * (len(problem.sizes) + 1), problem
         return
+    most = _rows_at_once(problem, request)
     n_parts = -(-n_heads // max(1, most // n_rows))
     whole = WHOLE_TILES
     if "received" in request.statistics:
@@ -72,6 +72,11 @@ def _parts(problem: Problem, request: Request) -> Iterator[tuple[Index, Problem]
             continue
         for rows in part.row_blocks(most // whole * whole or most):
             yield (*heads, rows), part.of_rows(rows)
+
+
+def is_at_once(problem: Problem, request: Request) -> bool:
+    """Tell whether a call is done in one part."""
+    return math.prod(problem.sizes) * len(problem.rows) <= _rows_at_once(problem, request)
 
 
 def _rows_at_once(problem: Problem, request: Request) -> int:
@@ -152,8 +157,7 @@ def _places(problem: Problem, request: Request, results: Results, index: Index) 
     return Places(out, weights, tuple(elsewhere), rows, argmax, tops, top_keys)
 
 
-INTEGER = np.dtype(np.int64)
-NO_INTEGERS = np.empty(0, INTEGER)
+INTEGER = NO_INTEGERS.dtype
 
 
 def _rows(problem: Problem, n: int) -> np.ndarray:

@@ -88,6 +88,7 @@ def sum_type(problem: Problem) -> np.dtype:
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 NO_NUMBERS = {kind: np.empty(0, kind) for kind in (SINGLE, DOUBLE)}
 """Where nothing is wanted of the rows, by the type of the sums."""
+NO_INTEGERS = np.empty(0, np.int64)
 
 
 class Nothing(NamedTuple):

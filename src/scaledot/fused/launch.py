@@ -8,10 +8,10 @@ import numpy as np
 from scaledot import arrays as memory
 from scaledot.fused import contain, decode, forward, target, threads
 from scaledot.fused import observe as sight
-from scaledot.fused.inputs import Inputs
+from scaledot.fused.inputs import NO_INTEGERS, NO_NUMBERS, Inputs
 from scaledot.fused.tables import Tables
 from scaledot.fused.windows import window
-from scaledot.fused.work import N_PLACES
+from scaledot.fused.work import N_PLACES, ROWS
 
 SLICE_FLOPS = 2e9
 """Operations of one call of a kernel: some hundredths of a second, for which Ctrl-C waits."""
@@ -36,6 +36,15 @@ def attend(given: Inputs, out: np.ndarray | None, rows: np.ndarray, limit: int) 
     if its.is_decoding and _decode(given, place, rows, limit):
         return True
     return _do_tiles(given, place, rows, forward.run, (), its.n_items, limit)
+
+
+def see(given: Inputs, out: np.ndarray, weights: np.ndarray, limit: int) -> None:
+    """Write the output and the weights, and nothing beside them."""
+    its = given.its
+    rows = np.empty(len(ROWS) * len(its.keyed) * its.n_rows, its.sums)
+    nothing = NO_NUMBERS[its.sums]
+    more = window(weights, writable=True), nothing, NO_INTEGERS, nothing, NO_INTEGERS
+    observe(given, out, rows, more, limit)
 
 
 def observe(

@@ -656,6 +656,9 @@ TOO_WIDE = """() => {
 }"""
 
 
+LINES = "all => all.map(x => new Set([...x.getClientRects()].map(y => Math.round(y.y))).size)"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280])
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -665,6 +668,7 @@ def test_every_step_fits_its_window(browser, server, language, width, scheme):
         viewport={"width": width, "height": 2400}, color_scheme=scheme, reduced_motion="reduce"
     )
     page, said, asked = watch(context, server.address)
+    n_endings = 0
     for step in (*STEPS, "answers"):
         page.goto(f"{server.root}/?lang={language}&step={step}")
         expect(page.locator("main h1")).to_be_visible(timeout=WAIT)
@@ -677,9 +681,13 @@ def test_every_step_fits_its_window(browser, server, language, width, scheme):
         page.wait_for_timeout(700)  # marimo's controls are dressed every 300 ms
         wide = page.evaluate(TOO_WIDE)
         assert wide == []
+        lines = page.locator(".whole").evaluate_all(LINES)
+        assert set(lines) <= {1}  # no line breaks between a formula and its ending
+        n_endings += len(lines)
         if SCREENS:
             page.screenshot(path=Path(SCREENS) / f"{step}-{language}-{width}-{scheme}.png")
     context.close()
+    assert n_endings
     assert (said, asked) == ([], [])
 
 

@@ -5,6 +5,7 @@ nothing that a reload could lose.
 """
 
 import logging
+import re
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -248,9 +249,13 @@ def told(question: Question, answer: Any, setting: Setting) -> str:
 
 
 def markdown(text: str) -> str:
-    """Return Markdown with formulas as HTML."""
+    """Return Markdown with formulas as HTML; no line breaks between a formula and its ending."""
     html: str = mo.md(text).text
-    return html
+    return ENDING.sub(r'<span class="whole">\1\2</span>', html)
+
+
+ENDING = re.compile(r"(<marimo-tex [^>]*>[^<]*</marimo-tex>)([^\s<&]+)")
+"""A formula, and what is written on to it: a full stop, or a Turkish suffix."""
 
 
 def points(setting: Setting) -> str:

@@ -11,11 +11,11 @@ import time
 import numpy as np
 import pytest
 
-from scaledot import attend, observe, plan, planning, vjp
+from scaledot import attend, attention, observe, plan, planning, vjp
 
 pytest.importorskip("numba", reason="Numba has no wheels for this platform")
 
-from scaledot.fused import decode, forward, simd, tables, target, threads
+from scaledot.fused import contain, decode, forward, simd, tables, target, threads
 
 WIDTHS = target.VECTOR_BYTES
 ROWS = (1, 15, 16, 17, 31, 33, 47, 48, 49, 63, 95, 96, 97, 145)
@@ -277,6 +277,15 @@ def test_few_queries_and_values_that_are_not_finite():
     assert np.isfinite(hidden).all()
 
 
+def test_rows_that_see_no_key_are_zero_whatever_came_before(monkeypatch):
+    query, key, value = draw((1, 48, 16), (1, 48, 16), (1, 48, 16))
+    attend(query, key, np.full_like(value, np.inf), engine="fused", threads=1)  # in the scratch
+    monkeypatch.setattr(contain, "run", None)  # nothing is to be contained
+    for function in (attend, lambda *given, **how: attention(*given, **how).output):
+        got = function(query, key, value, key_lengths=0, engine="fused", threads=1)
+        np.testing.assert_array_equal(got, 0)
+
+
 def test_a_decoding_step_is_its_row():
     query, key, value = draw((4, 200, 64), (4, 200, 64), (4, 200, 64))
     whole = attend(query, key, value, causal=True, engine="fused")
@@ -445,22 +454,43 @@ def test_many_threads_at_once():
     assert not wrong
 
 
-def test_a_kernel_is_compiled_by_the_caller_before_it_is_shared(monkeypatch):
+@pytest.mark.parametrize("module", [forward, decode])
+def test_a_kernel_is_compiled_by_the_caller_before_it_is_shared(module, monkeypatch):
     """A thread of the pool that compiled would keep Ctrl-C waiting for seconds."""
-    seen, kernel = [], forward.run
+    seen, kernel = [], module.run
 
     def noted(counter, budget, *arguments):
         seen.append((threading.current_thread() is threading.main_thread(), budget > 0))
         kernel(counter, budget, *arguments)
 
-    monkeypatch.setattr(forward, "run", noted)
-    query, key, value = draw((4, 300, 64), (4, 300, 64), (4, 300, 64))
-    attend(query, key, value, threads=2)
-    assert seen[0] == (True, False)
-    assert all(does for _, does in seen[1:])
-    n_calls = len(seen)
-    attend(query, key, value, threads=2)
-    assert all(does for _, does in seen[n_calls:])
+    monkeypatch.setattr(module, "run", noted)
+    n_queries = 300 if module is forward else 1
+    for dtype in (np.float32, np.float16):
+        shapes = (4, n_queries, 64), (4, 4000, 64), (4, 4000, 64)
+        query, key, value = draw(*shapes, dtype=dtype)
+        seen.clear()
+        attend(query, key, value, threads=2)
+        assert seen[0] == (True, False)
+        assert all(does for _, does in seen[1:])
+        seen.clear()
+        attend(query, key, value, threads=2)
+        assert all(does for _, does in seen)
+
+
+def test_threads_are_limited_in_every_way_a_call_can_go(monkeypatch):
+    seen = set()
+    work = threads.Job.work
+    monkeypatch.setattr(
+        threads.Job, "work", lambda job: (seen.add(threading.get_ident()), work(job))
+    )
+    query, key, value = draw((8, 300, 64), (8, 300, 64), (8, 300, 64))
+    for _ in range(2):  # as new, and as known
+        attention(query, key, value, threads=1)
+        attend(query, key, value, threads=1)
+        observe(query, key, value, threads=1)
+    assert not seen
+    attention(query, key, value, threads=2)
+    assert seen
 
 
 def test_an_error_in_a_helper_reaches_the_caller():

@@ -277,6 +277,18 @@ def test_few_queries_and_values_that_are_not_finite():
     assert np.isfinite(hidden).all()
 
 
+@pytest.mark.parametrize("size", [1, 3, 8, 11, 16])
+@pytest.mark.parametrize("n", [10, 20, 40])
+def test_a_value_that_is_not_finite_is_met_in_any_column(n, size):
+    for column in range(size):
+        query, key, value = draw((1, n, 8), (1, n, 8), (1, n, size))
+        value[0, -1, column] = np.inf  # of weight 0 where it is not seen
+        got = attend(query, key, value, causal=True, engine="fused")
+        want = attend(query, key, value, causal=True, engine="textbook")
+        np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+        assert not np.isnan(got).any()
+
+
 def test_rows_that_see_no_key_are_zero_whatever_came_before(monkeypatch):
     query, key, value = draw((1, 48, 16), (1, 48, 16), (1, 48, 16))
     attend(query, key, np.full_like(value, np.inf), engine="fused", threads=1)  # in the scratch

@@ -15,7 +15,7 @@ from scaledot import attend, attention, observe, plan, planning, vjp
 
 pytest.importorskip("numba", reason="Numba has no wheels for this platform")
 
-from scaledot.fused import contain, decode, forward, simd, tables, target, threads
+from scaledot.fused import contain, decode, forward, launch, simd, tables, target, threads
 
 WIDTHS = target.VECTOR_BYTES
 ROWS = (1, 15, 16, 17, 31, 33, 47, 48, 49, 63, 95, 96, 97, 145)
@@ -296,6 +296,19 @@ def test_rows_that_see_no_key_are_zero_whatever_came_before(monkeypatch):
     for function in (attend, lambda *given, **how: attention(*given, **how).output):
         got = function(query, key, value, key_lengths=0, engine="fused", threads=1)
         np.testing.assert_array_equal(got, 0)
+
+
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"key_lengths": 0}])
+def test_what_lies_in_the_scratch_from_before_does_not_matter(how, monkeypatch):
+    given = draw((1, 60, 16), (1, 60, 16), (1, 60, 16))
+    for function in (attend, attention, observe):
+        want = function(*given, threads=1, **how)
+        with monkeypatch.context() as only:
+            launch._local.scratch[0][...] = np.nan
+            only.setattr(contain, "run", None)  # nothing is to be contained
+            got = function(*given, threads=1, **how)
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_array_equal(x, y)
 
 
 def test_a_decoding_step_is_its_row():

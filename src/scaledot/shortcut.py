@@ -18,7 +18,7 @@ from scaledot.request import Request
 MOST_SCORES = 2**23
 """Beyond so many, some ten milliseconds, the long way costs too little to matter."""
 MOST_HEADS = 512
-"""The tables of more heads, 24 KiB, are not worth keeping."""
+"""The tables of more heads, 40 KiB, are not worth keeping."""
 KEPT = 256
 """So many kinds of calls are remembered, and then all forgotten."""
 PLAIN = frozenset((bool, int, float, str))
@@ -77,7 +77,7 @@ def _define(
     out: np.ndarray,
     weights: np.ndarray | None,
 ) -> bool:
-    """Write the results by their definition; tell whether they are finite, or a row needs care.
+    """Write the results by their definition; tell whether they are finite: else a row needs care.
 
     These are the steps of `scaledot.textbook` where nothing is restricted, with the same bits: what
     the other steps there are for shows in a number that is not finite.

@@ -259,8 +259,8 @@ def weigh(n, its, x, scores, spare, parts, maxima, sums, output, one):
 def accumulate(start, n, its, value, x, weights, parts, output, rows, many, one):
     """Add the values of a block, by their weights, to the output of a bundle.
 
-    As many columns go together as registers hold sums of: the fewer times a row of values is come
-    back to, the better memory is read.
+    As many columns go together as registers hold sums of, eight vectors of a single row, four of a
+    bundle: the fewer times a row of values is come back to, the better memory is read.
     """
     done = 0 * n  # a literal 0 would make a kernel of its own
     done = add_columns(done, start, n, its, value, x, weights, parts, output, rows, many)

@@ -79,7 +79,7 @@ def run(
         lanes = n * width(one)
         place_rows(batch, first * width(one), its, heads, numbers, at, bounds, lanes)
         ahead(query, at, QUERY * its.full, 0, its.query_column, its.head_size, lanes)
-        ahead(out, at, OUT * its.full, 0, its.out_column, its.value_size * its.has_output, lanes)
+        ahead(out, at, OUT * its.full, 0, its.out_column, its.value_size, lanes)
         gather(  # a literal 0 would make a kernel of its own
             query, at, QUERY * its.full, 0 * its.full, its.query_column, its.head_size, few, x,
             its.at_queries, lanes, one,
@@ -252,7 +252,7 @@ def multiply_keys(
 
 @inlined
 def add_values(source, begin, n, joins, its, value, x, few, weights, lanes, one):
-    """Take the values of a block of keys, by their weights, into the output of the tile."""
+    """Write the output of the tile: the values of a block, by their weights, and what it joins."""
     start, row, column = source.value + begin * its.value_row, its.value_row, its.value_column
     if is_half(value):
         widen(value, start, row, column, n, its.value_size, few, x, its.at_values, one)

@@ -34,12 +34,8 @@ def cpu_features() -> frozenset[str]:
     return frozenset(name for name, has in binding.get_host_cpu_features().items() if has)
 
 
-@cache
 def n_threads() -> int:
-    """Return how many threads work: SCALEDOT_NUM_THREADS, or the CPUs this process may use.
-
-    Looked up once: a small call would feel it.
-    """
+    """Return how many threads work: SCALEDOT_NUM_THREADS, or the CPUs this process may use."""
     forced = os.environ.get("SCALEDOT_NUM_THREADS")
     if forced is not None:
         if not forced.isdecimal() or int(forced) < 1:
@@ -48,6 +44,7 @@ def n_threads() -> int:
     return _usable_cpus()
 
 
+@cache
 def _usable_cpus() -> int:
     """Return the CPUs of the affinity mask, fewer where a container's quota is smaller."""
     if hasattr(os, "sched_getaffinity"):
